@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from types import FrameType
 from typing import Protocol, cast
 
@@ -49,6 +50,7 @@ NAMES = (
     "cabinet",
     "peers",
 )
+LINE_CHARS = 80
 LEFT_OUT = 3  # the exit code of a benchmark whose requirements are not installed
 
 
@@ -126,7 +128,11 @@ def _clean_up_on_signals() -> None:
 def _listing() -> str:
     """Every benchmark with the first line of its file. The files are not imported: some need servers' clients."""
     width = max(map(len, NAMES))
-    lines = [f"  {name:{width}}  {_summary(name)}" for name in NAMES]
+    indent = " " * (width + 4)
+    lines = [
+        fill(_summary(name), LINE_CHARS, initial_indent=f"  {name:{width}}  ", subsequent_indent=indent)
+        for name in NAMES
+    ]
     return "\n".join(["Benchmarks:", *lines, "Run one with its name, or all of them with --all (hours)."])
 
 

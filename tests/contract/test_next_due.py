@@ -89,14 +89,14 @@ async def test_after_a_pause_of_which_more_fell_due_than_ever_leaves_at_once(sto
 async def test_a_one_shot_that_a_pause_made_too_late(store: Store) -> None:
     await applied(store, add("one", lateness=Lateness("skip")), Pause(ACME, "one"))
     resumed = await answer(store, Resume(ACME, "one"), now=LATER)
-    assert (resumed.due, resumed.note) == (NOW, "nothing of it will leave: it is counted as missed (late_skipped)")
+    assert (resumed.due, resumed.note) == (NOW, "it is overdue and will not be released: missed (late_skipped)")
     assert dict((await drain(store, LATER)).missed) == {"late_skipped": 1}
 
 
 async def test_a_rule_that_has_passed_as_a_whole(store: Store) -> None:
     outcome = await answer(store, scheduled(hourly(";COUNT=3"), policy="skip"), now=LATER)
     assert (outcome.outcome, outcome.due) == ("scheduled", NOW + 2 * HOUR)
-    assert outcome.note == "nothing of it will leave: it is counted as missed (late_skipped)"
+    assert outcome.note == "it is overdue and will not be released: missed (late_skipped)"
     assert dict((await drain(store, LATER)).missed) == {"late_skipped": 3}
 
 

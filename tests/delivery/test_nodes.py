@@ -51,7 +51,13 @@ class Client:
             return answer
 
     async def notify(self, number: int, channel: str, **more: Any) -> None:
-        document = {"id": f"n-{number}", "user": "ada", "channel": channel, "words": {"text": f"news {number}"}, **more}
+        document = {
+            "id": f"n-{number}",
+            "user": "ada",
+            "channel": channel,
+            "content": {"text": f"news {number}"},
+            **more,
+        }
         await self.send("POST", "/v1/notifications", document)
 
     async def states(self) -> list[tuple[str, str]]:

@@ -70,7 +70,7 @@ async def test_preview(office: Office) -> None:
     content = await office.templates.preview(ACME, "reminder", "email", {"name": "Ada", "what": "nine"})
     assert content is not None
     assert (content.title, content.text) == ("Hi Ada", "It is nine.")
-    with pytest.raises(Invalid, match="miss what"):
+    with pytest.raises(Invalid, match="missing 'what'"):
         await office.templates.preview(ACME, "reminder", "sms", {"name": "Ada"})
     assert await office.templates.preview(ACME, "none", "sms", {}) is None
 

@@ -124,7 +124,6 @@ def test_every_command_has_its_section_with_its_flags(name: str, parser: argpars
     shared = {"-h", "--help", "--url", "--api-key", "--json"} | ({"--tenant"} if name != "keys" else set())
     as_schedule = set(flags(dict(parsers())["schedule"])) if name == "replace" else set()
     own = [flag for flag in flags(parser) if flag not in shared | as_schedule]
-    own = [flag for flag in own if flag != "--key" or name in {"schedule", "publish"}]
     assert [flag for flag in own if not re.search(rf"{flag}\b", text)] == []
 
 

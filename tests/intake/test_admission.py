@@ -45,7 +45,7 @@ def test_what_has_passed_too_long_ago_for_its_policy_is_missed(
     at = {"at": format_instant(asked)[:19], "timing": Timing(zone="UTC")} if local else {"at": asked}
     add = ADMISSION.admit(ACME, Request("t", **at, **policy), NOW)
     assert (add.when, add.due, add.jitter_us) == (Once(asked), asked, 0)
-    assert add.note == f"due 60 minutes ago: not sent, it is counted as missed ({reason})"
+    assert add.note == f"due 60 minutes ago, will not be released: missed ({reason})"
     assert deadline(add.due, add.lateness) is not None
 
 
@@ -74,7 +74,7 @@ def test_a_time_more_than_a_minute_ago_is_told(late_us: int, note: str | None) -
 @pytest.mark.parametrize(("node", "asked"), [("refuse", None), ("send", "refuse"), ("refuse", "refuse")])
 def test_a_time_more_than_a_minute_ago_is_refused_where_that_is_asked(node: Past, asked: Past | None) -> None:
     admission = Admission(Limits(), past=node)
-    with pytest.raises(Invalid, match="at: was due 24 hours ago: give a time to come, or 'past': 'send'"):
+    with pytest.raises(Invalid, match="at: is 24 hours in the past: give a future time, or past=send"):
         admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW)
     for at in (None, NOW, NOW - MINUTE, NOW + HOUR):
         assert admission.admit(ACME, Request("t", at=at, past=asked), NOW).due >= NOW

@@ -156,7 +156,7 @@ async def test_templates(t: Tidings) -> None:
     shown = await t.templates.preview("reminder", "email", {"name": "Ada"})
     assert shown is not None
     assert (shown.title, shown.text) == ("Hi Ada", "Hello Ada.")
-    with pytest.raises(Invalid, match="miss name"):
+    with pytest.raises(Invalid, match="missing 'name'"):
         await t.templates.preview("reminder", "email")
     await t.notify("ada", template="reminder", variables={"name": "Ada"}, at="+1h")
     more = {**PARTS, "in_app": {"en": {"title": "Hi", "body": "{{ more }}"}}}

@@ -58,15 +58,33 @@ def test_errors_have_their_traceback() -> None:
         assert "it failed" in stream.getvalue()
 
 
-def test_a_terminal_gets_readable_lines() -> None:
+def test_a_terminal_gets_readable_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
     configure("debug", stream)
     logging.getLogger("tidings").warning("careful", extra={"topic": "greetings"})
     text = stream.getvalue()
     assert "warning: careful" in text
-    assert "topic=greetings" in text
+    assert 'topic="greetings"' in text
     assert "\x1b[33m" in text
     assert text.count("\n") == 1
+
+
+def test_readable_lines_have_values_as_json_and_leave_out_empty_ones() -> None:
+    stream = io.StringIO()
+    configure("info", stream, as_json=False)
+    fields = {"owner": False, "lanes": (), "reason": None, "late_us": 0, "reasons": {"expired": 2}, "text": ""}
+    logging.getLogger("tidings").info("it happened", extra=fields)
+    assert stream.getvalue().endswith('  it happened  owner=false late_us=0 reasons={"expired":2}\n')
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    configure("info", stream)
+    logging.getLogger("tidings").warning("careful", extra={"topic": "greetings"})
+    assert stream.getvalue().endswith('  warning: careful  topic="greetings"\n')
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_the_format_can_be_chosen() -> None:
@@ -116,6 +134,7 @@ async def test_important_facts_are_logged_at_once() -> None:
     log.flush()
     owns, stands_by, missed, released = lines(stream)
     assert (owns["owner"], stands_by["owner"]) == (True, False)
+    assert owns["fact"] == "ownership"
     assert (missed["level"], missed["missed"], missed["reasons"]) == ("warning", 2, {"expired": 2})
     assert released["released"] == 1
     assert logs.SUMMARY_S == 1.0

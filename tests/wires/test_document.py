@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.request import Request, Timing
 from tidings.shapes.fields import names_of
+from tidings.shapes.notification import NewNotification
 from tidings.shapes.schedule import NewSchedule
 from tidings.wires import document
 
@@ -185,6 +187,19 @@ def test_a_long_unknown_name_is_shortened() -> None:
     with pytest.raises(Invalid) as refused:
         read(**{"x" * 5000: 1})
     assert len(refused.value.field) < 60
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"txt": "x"}, "content.txt: unknown field: did you mean 'text'?"),
+        ({"zzz": "x"}, "content.zzz: unknown field: use one of data, html, text, title"),
+    ],
+)
+def test_an_unknown_nested_field_is_refused_with_the_closest_name(body: Any, text: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as error:
+        msgspec.json.decode(json.dumps({"user": "a", "content": body}).encode(), type=NewNotification)
+    assert str(document.refusal(error.value, NewNotification)) == text
 
 
 def test_publishing_takes_the_topic_of_the_path() -> None:

@@ -118,7 +118,7 @@ def test_resume_and_replace_have_options_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        (("tidings-prioritty", "high"), "tidings-prioritty: is not a field here: did you mean 'tidings-priority'?"),
+        (("tidings-prioritty", "high"), "tidings-prioritty: unknown field: did you mean 'tidings-priority'?"),
         (("tidings-priority", "urgent"), "tidings-priority: 'urgent' is not known: use one of high, normal, low"),
         (("tidings-late", "never"), "tidings-late: 'never' is not known: use one of fire_latest, fire_all, skip"),
         (("tidings-action", "EXPLODE"), "tidings-action: 'EXPLODE' is not known"),

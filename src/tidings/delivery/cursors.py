@@ -18,5 +18,5 @@ def read_cursor(cursor: str) -> Place:
     """The place that a cursor stands for."""
     order, dot, name = cursor.partition(".")
     if not dot or not order.isdigit() or not order.isascii() or len(order) > 18:
-        raise Invalid("cursor", "is not a cursor from a page: leave it out to start again")
+        raise Invalid("cursor", "is not valid: leave it out to start from the beginning")
     return int(order), name

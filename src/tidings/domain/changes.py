@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, assert_never
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import BELONGED, BELONGS, check_storable, check_storable_id
+from tidings.domain.names import BELONGED, BELONGS, NOT_RELEASED, check_storable, check_storable_id
 from tidings.domain.notifications.notification import TOPICS, DeliveryJob
 from tidings.domain.recurrence.local_time import is_swallowed
 from tidings.domain.recurrence.preview import late_start_note, moved_note, swallowed_note
@@ -46,6 +46,7 @@ _BY_RELEASE = frozenset({"released", "missed", "ended"})
 
 _decode = msgspec.json.Decoder(DeliveryJob).decode
 
+_NO_REUSE = f"{BELONGED}: use another id"
 _ID_IN_USE = "this id holds another schedule: replace it, cancel it, or use another id"
 
 
@@ -72,7 +73,7 @@ def owner_of(topic: str, message: bytes | None) -> str | None:
 def _reused(command: Command) -> str | None:
     """Refuse to reuse a finished id: its notification may have deliveries that wait for another attempt."""
     if isinstance(command, Add | Replace) and command.reuse:
-        return f"{BELONGED}: use another id"
+        return _NO_REUSE
     return None
 
 
@@ -438,7 +439,7 @@ def next_occurrence(terms: RecurrenceState | None, n: int, due: int, now: int | 
     number = decision.next if decision.release is None else decision.release
     if number is None and decision.missed:
         number, reason = decision.missed[-1].last, decision.missed[-1].reason
-        note = f"nothing of it will leave: it is counted as missed ({reason})"
+        note = f"it is overdue and {NOT_RELEASED} ({reason})"
     elif cut := [missed for missed in decision.missed if missed.reason == "catch_up_max"]:
         many = sum(missed.last - missed.first + 1 for missed in cut)
         note = f"{many:,} of what is overdue will be counted as missed (catch_up_max)"
@@ -464,14 +465,17 @@ def _unchanged(current: Current, now: int) -> Outcome:
 
 
 def _too_late(current: Current) -> Outcome:
-    """The answer to a change of a finished schedule."""
+    """The answer to a change of a finished schedule; the reason says that the id of a notification is not reused."""
+    belonged = _NO_REUSE if current.topic in TOPICS else None
     match current.state:
         case "released" | "ended" if current.leaving or current.in_flight is not None:
             return Outcome(current.id, "in_flight", current.due, "in_flight", in_flight=current.in_flight)
         case "released" | "ended":
-            return Outcome(current.id, "already_released", current.due, current.state)
+            return Outcome(current.id, "already_released", current.due, current.state, belonged)
         case "cancelled":
-            return Outcome(current.id, "cancelled", current.due, current.state, in_flight=current.in_flight)
+            return Outcome(current.id, "cancelled", current.due, current.state, belonged, in_flight=current.in_flight)
+        case "missed" if belonged is not None:
+            return Outcome(current.id, "rejected", current.due, current.state, belonged)
         case _:
             return Outcome(current.id, "rejected", current.due, current.state, f"it was missed: {current.reason}")
 

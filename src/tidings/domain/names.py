@@ -15,6 +15,7 @@ SUFFIX_BYTES_MAX = 99  # what the id of a delivery appends to that of its schedu
 # How a refusal begins that concerns the id of a notification; the command line shows it as it is.
 BELONGS = "this schedule belongs to notification"
 BELONGED = "this id belonged to a notification"
+NOT_RELEASED = "will not be released: missed"  # part of a note; the command line prints it instead of the due time
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")

@@ -49,6 +49,7 @@ def wrong_tenant(name: str) -> str | None:
 
 def advice(outcome: str, state: str | None, reason: str | None, steps: NextSteps) -> str:
     """Why a change did not happen, and what to do."""
+    belonged = reason if reason is not None and reason.startswith((BELONGS, BELONGED)) else None
     start_again = f"{steps.reuse} to start it again, or use another id"
     match outcome, state:
         case "unknown", _:
@@ -57,12 +58,16 @@ def advice(outcome: str, state: str | None, reason: str | None, steps: NextSteps
             return f"it was due and can no longer be changed; it is held for now: {reason}"
         case "in_flight", _:
             return f"it was due and is on its way to Kafka, so it can no longer be changed: {steps.explain} its state"
+        case "already_released", _ if belonged:
+            return f"it has been released already, and {belonged}"
         case "already_released", _:
             return f"it has been released already: {start_again}"
+        case "cancelled", _ if belonged:
+            return f"it was cancelled, and {belonged}"
         case "cancelled", _:
             return f"it was cancelled: {start_again}"
-        case "rejected", _ if reason is not None and reason.startswith((BELONGS, BELONGED)):
-            return reason
+        case "rejected", _ if belonged:
+            return belonged
         case "rejected", "missed":
             return f"{reason or 'it was missed'}: {start_again}"
         case "rejected", "pending" | "paused":

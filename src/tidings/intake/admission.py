@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import Bus, Past, check_id
+from tidings.domain.names import NOT_RELEASED, Bus, Past, check_id
 from tidings.domain.schedules import iso8601
 from tidings.domain.schedules.command import CONTENT_BYTES, NO_CONTENT, Add, Priority
 from tidings.domain.schedules.lateness import GRACE_DEFAULT_US, Lateness, deadline, overdue_count, shortened
@@ -133,12 +133,13 @@ class Admission:
         in time and is read late, such as a record on Kafka, is not refused.
         """
         late_us = now - asked
-        ago = f"due {rough_span(late_us)} ago"
+        span = rough_span(late_us)
+        ago = f"due {span} ago"
         if (request.past or self._past) == "refuse" and since(request, now) - asked > PAST_US:
-            raise Invalid("at", f"was {ago}: give a time to come, or 'past': 'send' to send it now")
+            raise Invalid("at", f"is {span} in the past: give a future time, or past=send to send it now")
         bound = deadline(asked, lateness)
         if bound is not None and bound[0] < now:
-            return asked, lateness, f"{ago}: not sent, it is counted as missed ({bound[1]})"
+            return asked, lateness, f"{ago}, {NOT_RELEASED} ({bound[1]})"
         note = None
         if late_us > PAST_US:
             note = f"{ago}: sent now" if request.jitter is None else f"{ago}: sent within its jitter from now on"

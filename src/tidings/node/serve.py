@@ -127,7 +127,7 @@ async def _serve(
         if not is_ready:
             logger.warning("%s; takes over when the lease is free", reason, extra={"store": shown(config.store.path)})
         await _until(stop, engine)
-        logger.info("stopping: finishing the present batch")
+        logger.info("stopping: finishing the current batch")
         winding_down = asyncio.create_task(_wind_down(engine))
     await winding_down
 

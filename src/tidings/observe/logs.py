@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 import sys
 from collections import Counter
+from collections.abc import Sized
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -46,7 +48,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """A readable line: the time of day, the message, then `name=value` for the fields of `extra`."""
+    """A readable line: the time of day, the message, then the fields of `extra` as `name=JSON`, without empty ones."""
 
     def __init__(self, *, colours: bool) -> None:
         super().__init__()
@@ -55,7 +57,8 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).astimezone()
         time = f"{moment:%H:%M:%S}.{int(record.msecs):03}"
-        extra = " ".join(f"{name}={value}" for name, value in _extra(record).items())
+        given = {name: value for name, value in _extra(record).items() if not _is_empty(value)}
+        extra = " ".join(f"{name}={_encode(value).decode()}" for name, value in given.items())
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         line = f"{level}{record.getMessage()}"
         if self._colours:
@@ -71,7 +74,7 @@ def configure(level: str = "info", stream: TextIO | None = None, *, as_json: boo
     is_terminal = stream.isatty()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
-        HumanFormatter(colours=is_terminal)
+        HumanFormatter(colours=is_terminal and not os.environ.get("NO_COLOR"))
         if as_json is False or (as_json is None and is_terminal)
         else JsonFormatter()
     )
@@ -80,6 +83,10 @@ def configure(level: str = "info", stream: TextIO | None = None, *, as_json: boo
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, Sized) and not len(value))
 
 
 class FactLog:
@@ -130,7 +137,7 @@ class FactLog:
         elif fact.reason:
             text = f"{fact.reason}, and others took over: {text} now"
         level = logging.WARNING if fact.reason else logging.INFO
-        extra = {"fact": "standing", "owner": fact.owner, "lanes": fact.lanes, "reason": fact.reason}
+        extra = {"fact": "ownership", "owner": fact.owner, "lanes": fact.lanes, "reason": fact.reason}
         logger.log(level, "%s", text, extra=extra)
 
     def flush(self) -> None:

@@ -124,6 +124,15 @@ def field_at(shape: Any, path: str) -> Field | None:
     return found
 
 
+def names_at(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
+    """The names of the fields of the object at a path such as `content`; none if they are not known."""
+    if not path:
+        return names_of(shape)
+    found = field_at(shape, path)
+    inner = () if found is None else _members(found.type)
+    return next((names_of(kind) for kind in inner if isinstance(kind, type) and _is_struct(kind)), ())
+
+
 def _is_struct(kind: type) -> bool:
     return issubclass(kind, msgspec.Struct)
 

@@ -91,7 +91,7 @@ class When(Sent, frozen=True, kw_only=True, gc=False):
         about(
             "Start of a rule, a cron expression or a period. A date is its midnight.",
             "2026-11-20T09:00:00",
-            absent="now, with its seconds at zero",
+            absent="now; for rules with its seconds at zero",
         ),
     ] = None
     until: Annotated[
@@ -164,7 +164,7 @@ class Timed(When, frozen=True, kw_only=True, gc=False):
         Duration | None,
         about(
             "Window over which due times are spread, by a hash of the id (without one: of the content). At most a day.",
-            absent="none; for `low` scheduled ahead `dispatch.low_priority_jitter`",
+            absent="none, or `dispatch.low_priority_jitter` for low-priority messages scheduled ahead",
         ),
     ] = None
     past: Annotated[

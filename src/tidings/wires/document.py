@@ -13,7 +13,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.names import Policy, Priority
 from tidings.domain.schedules.request import Request, Timing
 from tidings.domain.schedules.schedule import Headers
-from tidings.shapes.fields import field_at, names_of
+from tidings.shapes.fields import field_at, names_at
 from tidings.shapes.schedule import Binary, HeaderPairs, NewSchedule, When
 
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
@@ -78,12 +78,13 @@ def shorten(text: str) -> str:
     return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 3] + "..."
 
 
-def unknown_field(name: str, fields: Iterable[str]) -> Invalid:
-    """The refusal of an unknown field, with the closest known name."""
+def unknown_field(name: str, fields: Iterable[str], where: str = "") -> Invalid:
+    """The refusal of an unknown field of the object at the path `where`, with the closest known name."""
     known = sorted(fields)
     near = difflib.get_close_matches(name[:_TEXT_CHARS_MAX], known, 1)
-    advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
-    return Invalid(shorten(name), f"is not a field here: {advice}")
+    others = f"use one of {', '.join(known)}" if known else "leave it out"
+    advice = f"did you mean {near[0]!r}?" if near else others
+    return Invalid(f"{where}.{shorten(name)}" if where else shorten(name), f"unknown field: {advice}")
 
 
 def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
@@ -91,9 +92,7 @@ def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
     what = text[: path.start()] if path else text
     where = path[2] if path else ""
     if unknown := _UNKNOWN.match(what):
-        if where:
-            return Invalid(where, f"has the field {shorten(unknown[1])!r}, which is not known: leave it out")
-        return unknown_field(unknown[1], names_of(shape))
+        return unknown_field(unknown[1], names_at(shape, where), where)
     if missing := _MISSING.match(what):
         return Invalid(f"{where}.{missing[1]}" if where else missing[1], "is missing: give it")
     if not where:

@@ -98,7 +98,7 @@ def test_recurring(cli: Cli) -> None:
         (("forecast", "--from", "+2h", "--to", "+1h"), "to: is before 'from'"),
         (("forecast", "--by", "year"), "choose from minute, hour, day"),
         (("preview",), "--at --every"),
-        (("tail", "x", "--from", "nonsense"), "cursor: "),
+        (("tail", "x", "--from", "nonsense"), "use --from beginning, latest or a cursor"),
         (("keys", "make", "x"), "invalid choice: 'make'"),
         (("keys", "create", "a b\n"), "name: "),
     ],
@@ -244,7 +244,9 @@ def test_preview(cli: Cli) -> None:
     assert cli.json("preview", "--at", f"{YEAR}-01-01T00:00:00Z")["moments"]
     past = cli("preview", "--every", "R1/2020-01-01T00:00:00Z/P1D")
     assert past.out == ""
-    assert past.err.startswith("no occurrences follow\n1 occurrence has passed already; scheduled now, fire_latest")
+    assert past.err.startswith(
+        "no occurrences follow\nnote: 1 occurrence has passed already; scheduled now, fire_latest"
+    )
 
 
 def test_version(cli: Cli) -> None:

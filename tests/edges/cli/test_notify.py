@@ -214,7 +214,7 @@ def test_wrong_usage(cli: Cli, argv: tuple[str, ...], said: str) -> None:
 def test_a_missing_variable_is_refused_at_acceptance(cli: Cli, ada: str) -> None:
     done = cli("notify", ada, "--template", ada, "--at", "tomorrow 09:00")
     assert done.code == 2
-    assert "variables: miss name" in done.err
+    assert "variables: missing 'name'" in done.err
     wrong = cli("notify", ada, "--text", "x", "--at", "tomorow 9")
     assert wrong.code == 2
     assert "at: " in wrong.err
@@ -294,7 +294,7 @@ def test_options_that_have_no_effect_are_refused(cli: Cli, ada: str) -> None:
     assert (before.code, "expires_after" in before.err) == (2, True)
     one = cli("notify", f"{ada}", "--template", ada, "--channel", "email")
     assert one.code == 2
-    assert "needs it" in one.err
+    assert "missing 'name', which template" in one.err
     device = cli("users", "change", ada, "--device", "apns:nonsense")
     assert "64 to 200 hexadecimal digits" in device.err
 

@@ -115,7 +115,7 @@ def test_columns_that_were_left_out_are_noted(capsys: pytest.CaptureFixture[str]
     screen = Screen(0)
     screen.width = 60
     screen.table(HEADS, ROWS, spare=("priority",))
-    assert "left out to fit the terminal: priority" in capsys.readouterr().err
+    assert "columns left out to fit: priority (see --json)" in capsys.readouterr().err
 
 
 def test_empty_columns_are_removed_and_the_last_column_is_cut_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,11 @@ def fill(cli: Cli, count: int, *argv: str) -> None:
     cli.tail(cli.topic, count)
 
 
+def test_a_start_that_is_no_position_names_the_positions(cli: Cli) -> None:
+    done = cli("tail", cli.topic, "--from", "earliest")
+    assert (done.code, done.err) == (2, "tidings: --from earliest: use --from beginning, latest or a cursor\n")
+
+
 def test_a_record_is_printed_with_its_lateness(cli: Cli) -> None:
     cli.json("schedule", "--to", cli.topic, "--at", "+100ms", "--key", "k", "--header", "a=b", '{"hello":"world"}')
     done = cli("tail", cli.topic, "--count", "1")

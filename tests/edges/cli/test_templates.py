@@ -100,7 +100,7 @@ def test_preview(cli: Cli) -> None:
     assert (one["title"], one["text"]) == ("Hi Ada", "Hello Ada.")
     missing = cli("templates", "preview", cli.topic, "--channel", "email")
     assert missing.code == 2
-    assert "variables: miss name" in missing.err
+    assert "variables: missing 'name'" in missing.err
     assert cli("templates", "preview", f"{cli.topic}-none", "--channel", "sms").code == 3
 
 

@@ -29,7 +29,7 @@ def test_a_local_time_in_a_dst_gap_is_accepted_with_a_note(cli: Cli) -> None:
     assert done.code == 0
     assert done.out.startswith(f"scheduled gone-{cli.topic} to {cli.topic}, due 2030-03-31 01:30:00Z")
     why = "02:30 does not exist on 2030-03-31 in Europe/Berlin (clocks go from 02:00 to 03:00)"
-    assert done.err == f"gone-{cli.topic}: {why}: it will be skipped and counted as missed (gap)\n"
+    assert done.err == f"note: {why}: it will be skipped and counted as missed (gap)\n"
     assert why in cli("show", f"gone-{cli.topic}").out
     assert why in cli("explain", f"gone-{cli.topic}").err
     seen = cli("preview", *local)
@@ -130,10 +130,10 @@ def test_a_time_that_has_passed_is_told(cli: Cli) -> None:
     long_ago = ("schedule", "--to", cli.topic, "--at", "2020-01-01T00:00:00Z")
     done = cli(*long_ago, "--id", cli.topic, "x")
     assert (done.code, done.err.endswith(" years ago: sent now\n")) == (0, True)
-    assert cli(*long_ago, "--late", "skip", "x").err.endswith("not sent, it is counted as missed (late_skipped)\n")
+    assert cli(*long_ago, "--late", "skip", "x").out.endswith(" ago, will not be released: missed (late_skipped)\n")
     refused = cli(*long_ago, "--past", "refuse", "x")
     assert refused.code == 2
-    assert "give a time to come" in refused.err
+    assert "in the past: give a future time, or --past send to send it now" in refused.err
     seen = cli("preview", "--at", "2020-01-01T00:00:00Z")
     assert seen.err.endswith(" years ago: sent now\n")
 
@@ -144,7 +144,7 @@ def test_many_lines_tell_which_have_passed(cli: Cli, tmp_path: Path) -> None:
     lines.write_text("".join(json.dumps(document) + "\n" for document in documents))
     done = cli("schedule", "--to", cli.topic, "--from", str(lines))
     assert done.code == 0
-    assert done.err.startswith(f"line 1: {cli.topic}-1: due ")
+    assert done.err.startswith(f"note: line 1: {cli.topic}-1: due ")
     assert "line 2" not in done.err
 
 

@@ -84,8 +84,8 @@ class Compiled:
         """Refuse variables that are too large, or not all there."""
         check_values(variables)
         if missing := self.missing(variables, channels):
-            names, needed = ", ".join(sorted(missing)), "it" if len(missing) == 1 else "them"
-            raise Invalid("variables", f"miss {names}: the template {self.template.name} needs {needed}")
+            names = ", ".join(map(repr, sorted(missing)))
+            raise Invalid("variables", f"missing {names}, which template {self.template.name!r} needs")
 
     def missing(self, variables: Variables, channels: Iterable[ChannelName] | None = None) -> set[str]:
         """What it needs and is not there."""

@@ -240,4 +240,4 @@ def decode_cursor(text: str) -> Place:
     try:
         return Place(*_FORM.unpack(base64.urlsafe_b64decode(text + "==")))
     except (binascii.Error, struct.error, ValueError):
-        raise Invalid("cursor", "is not one that Tidings gave out: leave it out to begin anew") from None
+        raise Invalid("cursor", "is not valid: leave it out to start from the beginning") from None

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from tidings.domain.names import BUSES
+from tidings.domain.names import BUSES, NOT_RELEASED
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, shown
@@ -94,14 +94,11 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def add_server(parser: argparse.ArgumentParser, *, short_key: bool = True, has_tenant: bool = True) -> None:
-    """The options that name the server, the API key and the tenant.
-    `--key` is short for `--api-key`, except where it is the key of a record.
-    """
+def add_server(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> None:
+    """The options that name the server, the API key and the tenant."""
     group = parser.add_argument_group("server")
     group.add_argument("--url", help=f"the server's URL (or TIDINGS_URL; default {URL_DEFAULT})")
-    names = ["--api-key", "--key"] if short_key else ["--api-key"]
-    group.add_argument(*names, dest="api_key", metavar="KEY", help="your API key (or TIDINGS_KEY)")
+    group.add_argument("--api-key", metavar="KEY", help="your API key (or TIDINGS_KEY)")
     if has_tenant:
         purpose = "act for this tenant (or TIDINGS_TENANT); needs an admin key, or a server without keys"
         group.add_argument("--tenant", dest="acts_for", metavar="NAME", help=purpose)
@@ -252,14 +249,27 @@ def show_outcome(document: dict[str, Any], where: str, arguments: Arguments, scr
         return Exit.DONE
     due = screen.moment(document.get("due_at"))
     words = [screen.word(document.get("outcome")), screen.paint(shown(document.get("id")), "bold"), where]
-    state = document.get("state")
+    state, note = document.get("state"), document.get("note")
+    if is_missed(note):
+        screen.say(missed_line(document, screen))
+        return Exit.DONE
     if state in FINISHED_STATES:
         end = f": it is already {state}, and nothing new will be released"
     else:
         end = f", due {due}" if due else ""
     screen.say(" ".join(word for word in words if word) + end)
-    if note := document.get("note"):
-        screen.note(f"{shown(document.get('id'))}: {shown(note)}")
+    if note:
+        screen.note(f"note: {shown(note)}")
     if (number := document.get("in_flight")) is not None:
-        screen.note(f"{shown(document.get('id'))}: occurrence {number} is on its way to Kafka already, and will appear")
+        screen.note(f"note: occurrence {number} is on its way to Kafka already, and will appear")
     return Exit.DONE
+
+
+def is_missed(note: object) -> bool:
+    """Whether the note of an answer says that nothing will be released."""
+    return NOT_RELEASED in str(note or "")
+
+
+def missed_line(document: dict[str, Any], screen: Screen) -> str:
+    """The line for something that is missed already: its due time, without a note, would read as a promise."""
+    return f"{screen.paint(shown(document.get('id')), 'bold')}: {shown(document.get('note'))}"

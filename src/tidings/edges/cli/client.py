@@ -151,7 +151,11 @@ def reason_of(document: dict[str, Any]) -> str | None:
 def faults(document: dict[str, Any]) -> list[str]:
     """The errors of a problem or a rejected line, by field."""
     errors = document.get("errors") or ()
-    return [f"{error.get('field')}: {error.get('detail')}" for error in errors if isinstance(error, dict)]
+    return [_as_option(f"{error.get('field')}: {error.get('detail')}") for error in errors if isinstance(error, dict)]
+
+
+def _as_option(text: str) -> str:
+    return text.replace("past=send", "--past send")
 
 
 def _reason(error: Exception) -> str:
@@ -177,6 +181,7 @@ def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> st
     if response.status == 401:
         text = text.removesuffix(f": {SEND_KEY}")
         text += f": give one with --api-key or TIDINGS_KEY; `{program()} keys create` creates one"
+    text = _as_option(text)
     lines = [text, *(f"  {fault}" for fault in faults(document) if fault not in text)]
     if after := response.headers.get("Retry-After"):
         lines.append(f"try again in {after} s")

@@ -23,6 +23,8 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 GAP = 2
 COLUMN_CHARS_MIN = 10
+TIGHT_CHARS_MIN = 5  # if the table is still too wide
+TEXT_CHARS = 24  # what a text in the last column needs before other columns are left out
 ELLIPSIS = "…"
 
 _TIME_TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)?(Z?)( \([^)]*\))?")
@@ -100,8 +102,8 @@ class Table:
     def fit(self, width: int, spare: Sequence[str] = ()) -> list[str]:
         """Shorten the table to the width, as far as possible; returns the columns that were left out.
 
-        In this order: fractions of seconds, relative times, columns without content, the
-        columns in `spare`, and the middle of long texts.
+        In this order: fractions of seconds, relative times, columns without content, the columns in `spare` (while the
+        last column has less room than `TEXT_CHARS`), the end of the last column and the middle of other long texts.
         """
         for pattern in (r"\1\3\4", r"\1\3"):
             if self._total > width:
@@ -110,28 +112,36 @@ class Table:
             self._drop([head for head, *cells in zip(self.heads, *self.rows, strict=True) if not any(cells)])
         left_out: list[str] = []
         for head in spare:
-            if self._total > width and head in self.heads:
+            if head in self.heads and self._least_total > width:
                 self._drop([head])
                 left_out.append(head)
-        self._shorten(width)
+        for chars_min in (COLUMN_CHARS_MIN, TIGHT_CHARS_MIN):
+            self._shorten(width, chars_min)
         return left_out
 
     @property
     def _total(self) -> int:
         return sum(self.widths) + GAP * (len(self.heads) - 1)
 
+    @property
+    def _least_total(self) -> int:
+        """The total width with the last column cut to `TEXT_CHARS`, unless it is a time."""
+        last = self.widths[-1]
+        return self._total if self._has_times(-1) else self._total - last + min(last, TEXT_CHARS)
+
+    def _has_times(self, place: int) -> bool:
+        return any(_TIME_TEXT.fullmatch(row[place]) for row in self.rows)
+
     def _drop(self, heads: Sequence[str]) -> None:
         kept = [place for place, head in enumerate(self.heads) if head not in heads]
         self.heads = [self.heads[place] for place in kept]
         self.rows = [[row[place] for place in kept] for row in self.rows]
 
-    def _shorten(self, width: int) -> None:
+    def _shorten(self, width: int, chars_min: int) -> None:
         """Cut the widest columns to one width, so that narrow ones stay complete. Times are not cut."""
         widths = self.widths
         least = [
-            size
-            if any(_TIME_TEXT.fullmatch(row[place]) for row in self.rows)
-            else min(size, max(COLUMN_CHARS_MIN, len(self.heads[place])))
+            size if self._has_times(place) else min(size, max(chars_min, len(self.heads[place])))
             for place, size in enumerate(widths)
         ]
         while sum(widths) + GAP * (len(widths) - 1) > width:
@@ -218,7 +228,7 @@ class Screen:
             ]
             self.say("  ".join(words).rstrip())
         if left_out:
-            self.note(f"left out to fit the terminal: {', '.join(left_out)} (a wider one, a pipe or --json has them)")
+            self.note(f"columns left out to fit: {', '.join(left_out)} (see --json)")
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Print names and values; those without a value are left out."""

@@ -314,6 +314,10 @@ async def test_its_schedule_is_not_changed_behind_its_back(each_desk: Desk) -> N
     assert (await each_desk.settled("tea"))["state"] == "sent"
     reply = await each_desk.call("PUT", "/v1/schedules/tea?reuse=true", {"topic": "greetings", "value": "x"})
     assert (reply.status, reply.document["reason"]) == (409, "this id belonged to a notification: use another id")
+    for method, path, body in (asked[0], asked[2], asked[3]):
+        reply = await each_desk.call(method, path, body)
+        detail = "it has been released already, and this id belonged to a notification: use another id"
+        assert (reply.status, reply.document["detail"]) == (409, detail)
 
 
 async def test_of_many_who_are_told_at_once_is_said(each_desk: Desk) -> None:
@@ -335,7 +339,7 @@ async def test_of_many_who_are_told_at_once_is_said(each_desk: Desk) -> None:
 async def test_what_expired_before_it_was_asked_for_is_not_sent(each_desk: Desk) -> None:
     await each_desk.welcome()
     told = await each_desk.done("POST", LIST, NINE | {"at": "2020-01-01T00:00:00Z", "expires_after": "PT1H"})
-    assert told["note"].endswith("not sent, it is counted as missed (expired)")
+    assert told["note"].endswith("will not be released: missed (expired)")
 
     async def state() -> str | None:
         found = (await each_desk.done("GET", f"{LIST}/{told['id']}"))["state"]

@@ -163,7 +163,7 @@ def nodes(arguments: Arguments, screen: Screen) -> int:
     labels = _labels(document["nodes"])
     heads = ("node", "version", "up", "roles", "lanes", "released", "late p50", "p99", "max", "overdue", "clock")
     rows = [_node(node, labels[node["id"]], screen) for node in document["nodes"]]
-    screen.table(heads, rows, spare=("version", "max", "clock"))
+    screen.table(heads, rows, spare=("version", "max", "clock", "roles"))
     screen.say("")
     screen.table(("lanes", "owner", "since", "overdue"), _lanes(document, labels, screen))
     for name, times in Counter(node["name"] for node in document["nodes"] if node["state"] == "alive").items():

@@ -25,6 +25,7 @@ STATES = (
 )  # fmt: skip
 
 
+SPARE = ("provider's id", "provider", "channel", "late")  # columns that a narrow terminal leaves out, in this order
 RETRIED = ("failed", "expired", "bounced", "skipped")  # states that can be sent again
 FILTERS = ("user", "state", "channel", "notification", "since", "until")
 
@@ -89,7 +90,8 @@ def show(arguments: Arguments, screen: Screen) -> int:
     screen.facts((name, _value(name, value, screen)) for name, value in document.items())
     if attempts:
         screen.say("")
-        screen.table(("attempt", "channel", "provider", "started", "took", "outcome", "why"), map(_attempt, attempts))
+        names = ("attempt", "channel", "provider", "started", "took", "outcome", "why")
+        screen.table(names, map(_attempt, attempts), spare=("provider", "channel"))
     if reports:
         screen.say("")
         rows = [(screen.moment(report["at"]), report["state"], report.get("reason")) for report in reports]
@@ -168,7 +170,7 @@ def _path(name: str) -> str:
 
 
 def _show_rows(rows: Rows, first: bool, screen: Screen) -> None:
-    screen.table(heads(), [row_of(row) for row in rows], heading=first)
+    screen.table(heads(), [row_of(row) for row in rows], heading=first, spare=SPARE)
 
 
 def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
@@ -223,7 +225,7 @@ def channels(arguments: Arguments, screen: Screen) -> int:
         rows += [_row(provider, screen), *(_receiver(each, screen) for each in provider.get("receivers", ()))]
         if provider.get("more_receivers"):
             rows.append(("  and more receivers", *[""] * (len(heads) - 1)))
-    screen.table(heads, rows)
+    screen.table(heads, rows, spare=("tenant limit", "limit", "provider"))
     for warning in document.get("warnings", ()):
         screen.note(f"warning: {warning}")
     return Exit.DONE

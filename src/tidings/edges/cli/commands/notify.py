@@ -13,11 +13,13 @@ from tidings.edges.cli.arguments import (
     add_paging,
     add_server,
     client_of,
+    is_missed,
+    missed_line,
     show_outcome,
     show_pages,
 )
 from tidings.edges.cli.client import faults, segment
-from tidings.edges.cli.commands.deliveries import STATES, heads, row_of
+from tidings.edges.cli.commands.deliveries import SPARE, STATES, heads, row_of
 from tidings.edges.cli.commands.schedule import add_timing, text_of, timing_of
 from tidings.edges.cli.commands.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.exit_codes import Exit, Failure
@@ -155,9 +157,13 @@ def _show_outcome(answer: dict[str, Any], arguments: Arguments, screen: Screen) 
     if reason := answer.get("reason") or "; ".join(faults(answer)):
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
         end = f": {shown(reason)}{first}"
+    note = answer.get("note")
+    if is_missed(note):
+        screen.say(missed_line(answer, screen))
+        return code
     screen.say(" ".join(words) + end)
-    if note := answer.get("note"):
-        screen.note(f"note: {note}")
+    if note:
+        screen.note(f"note: {shown(note)}")
     return code
 
 
@@ -214,7 +220,7 @@ def show(arguments: Arguments, screen: Screen) -> int:
     screen.facts((name, _value(name, value, screen)) for name, value in document.items())
     if deliveries:
         screen.say("")
-        screen.table(heads(), [row_of(delivery) for delivery in deliveries])
+        screen.table(heads(), [row_of(delivery) for delivery in deliveries], spare=SPARE)
     return Exit.DONE
 
 
@@ -227,7 +233,8 @@ def explain(arguments: Arguments, screen: Screen) -> int:
     state = screen.word(document["state"]) if "state" in document else ""
     screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {state}".rstrip())
     names = ("when", "what", "try", "channel", "provider", "its id", "due", "late", "why")
-    screen.table(names, [_event(event, screen) for event in document["history"]])
+    spare = ("its id", "due", "provider", "channel")
+    screen.table(names, [_event(event, screen) for event in document["history"]], spare=spare)
     return Exit.DONE
 
 
@@ -264,7 +271,8 @@ def _show_rows(rows: Rows, first: bool, screen: Screen) -> None:
         )
         for row in rows
     ]
-    screen.table(("id", "to", "channels", "template", "state", "due", "why"), cells, heading=first)
+    names = ("id", "to", "channels", "template", "state", "due", "why")
+    screen.table(names, cells, heading=first, spare=("channels", "template"))
 
 
 def _event(event: dict[str, Any], screen: Screen) -> tuple[object, ...]:

@@ -327,7 +327,7 @@ def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Scre
     if hidden := tally.refused - len(tally.bad):
         screen.note(f"... and {hidden:,} more; --json shows each")
     for document in tally.noted:
-        screen.note(f"line {document.get('line')}: {shown(document.get('id'))}: {shown(document.get('note'))}")
+        screen.note(f"note: line {document.get('line')}: {shown(document.get('id'))}: {shown(document.get('note'))}")
     if hidden := tally.notes - len(tally.noted):
         screen.note(f"... and {hidden:,} more notes; --json shows each")
     counts = ", ".join(f"{count:,} {word}" for word, count in tally.outcomes.most_common()) or "no lines"
@@ -369,7 +369,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_message(parser, needed=name != "schedule")
     if name != "publish":
         add_schedule(parser)
-    add_server(parser, short_key=False)
+    add_server(parser)
 
 
 def schedule(arguments: Arguments, screen: Screen) -> int:

@@ -77,7 +77,7 @@ def explain(arguments: Arguments, screen: Screen) -> int:
     held = f", held: {shown(document['reason'])}" if _is_held(document) else ""
     screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {screen.word(document.get('state'))}{held}")
     if note := document.get("note"):
-        screen.note(shown(note))
+        screen.note(f"note: {shown(note)}")
     heads = ("when", "what", "occurrence", "due", "late", "why")
     screen.table(heads, [_event(event, screen) for event in events], spare=("due",))
     return Exit.DONE
@@ -204,7 +204,7 @@ def preview(arguments: Arguments, screen: Screen) -> int:
     else:
         screen.note("no occurrences follow")
     if note := document.get("note"):
-        screen.note(note)
+        screen.note(f"note: {shown(note)}")
     return Exit.DONE
 
 

@@ -104,11 +104,10 @@ def configure_bench(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=bench)
 
 
-def bench(arguments: Arguments, screen: Screen) -> int:
+def bench(arguments: Arguments, _screen: Screen) -> int:
     """Run `python -m bench` in the checkout of this file, or in the current folder."""
     for root in (Path.cwd(), *Path(__file__).resolve().parents):
         if (root / "bench" / "__main__.py").is_file() and (root / "pyproject.toml").is_file():
-            screen.note(f"the benchmarks of {root}")
             every = ["--all"] if arguments.all else []
             return call([sys.executable, "-m", "bench", *arguments.arguments, *every], root)
     raise Failure(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
+from tidings.domain.errors import Invalid
 from tidings.edges.advice import wrong_tenant
 from tidings.edges.cli.arguments import Arguments, add_bus, add_server, client_of, positive, tenant_of
 from tidings.edges.cli.client import Client, Retries, read_events, segment
@@ -101,11 +102,24 @@ def tail(arguments: Arguments, screen: Screen) -> int:
             )
         consume(client, arguments.topic, arguments.group, show, screen)
     else:
+        _check_start(arguments.start)
         last = arguments.count or LAST_DEFAULT
         for record in follow(client, arguments.topic, arguments.start, screen, last, arguments.bus):
             if not show(record):
                 break
     return Exit.DONE
+
+
+def _check_start(start: str | None) -> None:
+    """Refuse a `--from` that is neither a word nor a cursor, such as Kafka's `earliest`."""
+    if start in {None, "beginning", "latest"} or str(start).startswith("kafka."):
+        return
+    from tidings.bus.log_reader import positions_of
+
+    try:
+        positions_of(str(start))
+    except Invalid:
+        raise Failure(Exit.USAGE, f"--from {start}: use --from beginning, latest or a cursor") from None
 
 
 class Printer:

@@ -213,3 +213,24 @@ def test_labels_with_half_a_surrogate_pair_are_refused(labels: dict[str, str], s
 def test_content_digests_are_those_of_version_0_1(request_: Request, digest: str) -> None:
     """A schedule that an earlier version stored and that is sent again is `unchanged`."""
     assert Admission(Limits()).admit("default", request_, 1_800_000_000_000_000).content.hex() == digest
+
+
+class LaterRequest(Request, frozen=True, gc=False):
+    """A request of a later version, with one more optional field."""
+
+    later: str | None = None
+
+
+@pytest.mark.parametrize("fields", [{}, {"labels": {"a": "b"}}, {"every": "PT10M"}])
+def test_a_field_of_a_later_version_changes_a_content_digest_only_if_it_is_given(fields: dict[str, Any]) -> None:
+    today, without, given, other = (
+        ADMISSION.admit(ACME, request, NOW).content
+        for request in (
+            Request("t", b"v", id="a", **fields),
+            LaterRequest("t", b"v", id="a", **fields),
+            LaterRequest("t", b"v", id="a", later="x", **fields),
+            LaterRequest("t", b"v", id="a", later="y", **fields),
+        )
+    )
+    assert today == without
+    assert len({today, given, other}) == 3

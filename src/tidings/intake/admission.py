@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from hashlib import blake2b
 from itertools import count
 from zlib import crc32
@@ -30,6 +31,11 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
 _DEFAULT_LATENESS = Lateness()
 _encode = msgspec.json.Encoder(order="sorted").encode
 _PRIORITIES = tuple(str(int(priority)) for priority in Priority)
+# The fields of a request in version 0.1. Every one of them is part of the digest, whether it was given or not.
+_DIGEST_FIELDS = (
+    "topic", "value", "key", "headers", "id", "at", "every", "priority", "expires_after", "late", "late_grace",
+    "late_max", "jitter", "labels", "bus", "since", "timing",
+)  # fmt: skip
 _EMPTY_DIGEST = blake2b(digest_size=CONTENT_BYTES)  # copied for each digest: cheaper than creating a new one
 
 Forbidden = Callable[[str, str], str | None]
@@ -257,19 +263,26 @@ def _check_names(headers: Headers) -> None:
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
     """A digest of the request as it was sent: `+5s` twice is the same.
 
-    Stores keep it to recognise a repeat, so it must stay as it was in version 0.1: leave a new field out of it unless
-    the field was given.
+    Stores keep it to recognise a repeat, so it must stay as it was in version 0.1: a field that was added later is part
+    of it only if it was given.
     """
-    if plain and request.every is None and request.timing is None:
+    later = {name: given for name in _later_fields(type(request)) if (given := getattr(request, name)) is not None}
+    if plain and not later and request.every is None and request.timing is None:
         sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
-        content = msgspec.structs.asdict(request) | {"topic": destination, "bus": None, "id": None, "since": None}
+        content = {name: getattr(request, name) for name in _DIGEST_FIELDS} | later
+        content |= {"topic": destination, "bus": None, "id": None, "since": None}
         content |= {"value": None, "key": None, "headers": ()}  # they are in the message
-        del content["past"]  # it says whether this is accepted, not what it is
         sent = _encode(content)
     digest = _EMPTY_DIGEST.copy()
     digest.update(message + sent)
     return digest.digest()
+
+
+@cache
+def _later_fields(request_type: type[Request]) -> tuple[str, ...]:
+    """The fields added after version 0.1, except `past`: it says whether a request is accepted, not what it is."""
+    return tuple(name for name in request_type.__struct_fields__ if name not in {*_DIGEST_FIELDS, "past"})
 
 
 def check_new_id(schedule_id: str) -> None:

@@ -100,9 +100,19 @@ def test_low_priority_is_not_spread_where_it_is_due_now(at: int | None) -> None:
     assert len({admission.admit(ACME, asked, NOW).due for _ in range(20)}) > 10
 
 
+@pytest.mark.parametrize("ahead_us", [1, 20 * MILLISECOND, SECOND])
+def test_low_priority_is_not_spread_where_the_clock_of_the_client_is_a_little_ahead(ahead_us: int) -> None:
+    admission = Admission(Limits(), low_jitter_us=MINUTE)
+    request = Request("t", at=NOW + ahead_us, priority=Priority.LOW)
+    assert {admission.admit(ACME, request, NOW).due for _ in range(20)} == {NOW + ahead_us}
+
+
 def test_low_priority_is_spread_where_it_is_scheduled_ahead() -> None:
     admission = Admission(Limits(), low_jitter_us=MINUTE)
-    ahead = [Request("t", at=NOW + SECOND, priority=Priority.LOW), Request("t", every="PT1H", priority=Priority.LOW)]
+    ahead = [
+        Request("t", at=NOW + SECOND + 1, priority=Priority.LOW),
+        Request("t", every="PT1H", priority=Priority.LOW),
+    ]
     for request in ahead:
         assert len({admission.admit(ACME, request, NOW).jitter_us for _ in range(20)}) > 10
 

@@ -23,6 +23,7 @@ from tidings.intake.schedule_time import field_of, read_at, read_when, since
 
 SECOND_US = 1_000_000
 PAST_US = 60 * SECOND_US  # what is less late is not in the past: clocks differ, and requests take their time
+AHEAD_US = SECOND_US  # a time that is less far ahead is now: the clock of the client may be ahead of ours
 TOPICS_SEEN_MAX = 10_000
 NAME_SHOWN_CHARS = 48
 NOT_TEXT = "hold half of a surrogate pair, which is not text: send whole characters"
@@ -110,7 +111,7 @@ class Admission:
             when = Once(due)
         labels = None if plain else self._labels(request.labels)
         # Low priority is spread only where it is scheduled ahead: what is due now leaves now.
-        low = request.priority is Priority.LOW and (due > now or type(when) is not Once)
+        low = request.priority is Priority.LOW and (due > now + AHEAD_US or type(when) is not Once)
         jitter_us = self._jitter(tenant, request, message, low=low) if low or not plain else 0
         if due < now and type(when) is Once:
             jitter_us = 0  # it is missed, and was due when it was due

@@ -75,12 +75,14 @@ def test_a_time_more_than_a_minute_ago_is_told(late_us: int, note: str | None) -
 def test_a_time_more_than_a_minute_ago_is_refused_where_that_is_asked(node: Past, asked: Past | None) -> None:
     admission = Admission(Limits(), past=node)
     with pytest.raises(Invalid, match="at: was due 24 hours ago: give a time to come, or 'past': 'send'"):
-        admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW)
+        admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW).check_past()
     for at in (None, NOW, NOW - MINUTE, NOW + HOUR):
-        assert admission.admit(ACME, Request("t", at=at, past=asked), NOW).due >= NOW
-    admission.admit(ACME, Request("t", at=NOW - DAY, past="send"), NOW)
+        add = admission.admit(ACME, Request("t", at=at, past=asked), NOW)
+        assert (add.due >= NOW, add.past_refusal) == (True, None)
+    assert admission.admit(ACME, Request("t", at=NOW - DAY, past="send"), NOW).past_refusal is None
     sent_in_time = Request("t", at=NOW - DAY, since=NOW - 2 * DAY, past=asked)  # and read late
-    assert admission.admit(ACME, sent_in_time, NOW).due == NOW
+    add = admission.admit(ACME, sent_in_time, NOW)
+    assert (add.due, add.past_refusal) == (NOW, None)
 
 
 def test_what_may_be_in_the_past_is_no_part_of_the_content() -> None:

@@ -105,8 +105,9 @@ class Admission:
             self._check_catch_up(when, lateness, since(request, now))
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
-        due, note = asked, None
+        due, note, past_refusal = asked, None, None
         if asked < now and type(when) is Once:
+            past_refusal = self._past_refusal(request, asked, now)
             due, lateness, note = self._passed(request, asked, now, lateness)
             when = Once(due)
         labels = None if plain else self._labels(request.labels)
@@ -131,18 +132,25 @@ class Admission:
             reuse,
             None if calendar_of(when) is None else now + self._horizon_us,
             note,
+            past_refusal,
         )
 
-    def _passed(self, request: Request, asked: int, now: int, lateness: Lateness) -> tuple[int, Lateness, str | None]:
-        """When something is due whose moment has passed, its policy counted from then, and what its sender should know.
+    def _past_refusal(self, request: Request, asked: int, now: int) -> str | None:
+        """Why a time in the past is refused, None if it is accepted.
 
-        It is due now, unless it is too late for its own policy: then it is missed as of its own moment. What was sent
-        in time and is read late, such as a record on Kafka, is not refused.
+        A request that was sent in time and is read late, such as a record on Kafka, is accepted.
+        """
+        if (request.past or self._past) != "refuse" or since(request, now) - asked <= PAST_US:
+            return None
+        return f"was due {rough_span(now - asked)} ago: give a time to come, or 'past': 'send' to send it now"
+
+    def _passed(self, request: Request, asked: int, now: int, lateness: Lateness) -> tuple[int, Lateness, str | None]:
+        """The due time of a request whose time has passed, its policy counted from then, and a note for its sender.
+
+        It is due now, unless it is too late for its own policy: then it is missed as of its own time.
         """
         late_us = now - asked
         ago = f"due {rough_span(late_us)} ago"
-        if (request.past or self._past) == "refuse" and since(request, now) - asked > PAST_US:
-            raise Invalid("at", f"was {ago}: give a time to come, or 'past': 'send' to send it now")
         bound = deadline(asked, lateness)
         if bound is not None and bound[0] < now:
             return asked, lateness, f"{ago}: not sent, it is counted as missed ({bound[1]})"

@@ -7,6 +7,7 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Role
 from tidings.domain.recurrence import timezone
+from tidings.domain.schedules.command import Outcome
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.domain.schedules.reschedule import zone_of
 from tidings.domain.schedules.schedule import KeptZone
@@ -45,6 +46,14 @@ class SingleProcess:
         """The one process reads all partitions."""
         del source, partition, role
         return True
+
+
+# Idempotency keys
+
+
+def is_remembered(outcomes: Sequence[Outcome]) -> bool:
+    """Whether an idempotency key is stored with these outcomes: not for a single request that is invalid (400)."""
+    return len(outcomes) != 1 or outcomes[0].field is None
 
 
 # Calendars and histories

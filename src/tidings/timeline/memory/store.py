@@ -46,7 +46,7 @@ from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.release import Releaser
 from tidings.timeline.memory.rows import Calendars, Row, Rows, forecast, page, view
 from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, OutboxCapacity
-from tidings.timeline.store_rules import SingleProcess
+from tidings.timeline.store_rules import SingleProcess, is_remembered
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -105,7 +105,7 @@ class MemoryStore(SingleProcess):
         self._calendars.keep_zones(commands)
         for command in source.on_outcomes(outcomes) if source is not None else ():
             self._changes.apply(command, now)
-        if receipt is not None:
+        if receipt is not None and is_remembered(outcomes):
             self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
         return outcomes
 

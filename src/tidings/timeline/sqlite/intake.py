@@ -37,6 +37,7 @@ from tidings.timeline.sqlite.id_lookup import Found, Repeats, effective_terms, f
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, TOPICS_PER_TENANT_MAX, Writer
+from tidings.timeline.store_rules import is_remembered
 
 _PRIORITY_DIGITS = (b"0", b"1", b"2")
 _PLAIN = Lateness()
@@ -67,7 +68,7 @@ class Intake:
                 outcomes = self._run(commands, now)
                 if source is not None:
                     self._run(source.on_outcomes(outcomes), now)
-                if receipt is not None:
+                if receipt is not None and is_remembered(outcomes):
                     self._keep(receipt, outcomes, now)
             crash.point("intake.written")
         crash.point("intake.committed")
@@ -99,12 +100,15 @@ class Intake:
         return outcomes
 
     def _bulk_adds(self, commands: Sequence[Command], start: int) -> list[Add]:
-        """The next commands that can be written in bulk: one-shots of one tenant, all with ids or all without."""
+        """The next commands that can be written in bulk: one-shots of one tenant, all with ids or all without.
+
+        One that must not begin is decided by itself: it may repeat a schedule that has begun.
+        """
         adds: list[Add] = []
         tenant, nameless, topics = "", False, set[str]()
         for index in range(start, len(commands)):
             command = commands[index]
-            if type(command) is not Add or type(command.when) is not Once:
+            if type(command) is not Add or type(command.when) is not Once or command.past_refusal is not None:
                 break
             if not adds:
                 tenant, nameless = command.tenant, command.id is None
@@ -210,7 +214,11 @@ class _Batch:
         writer.far.insert(rows, writer.buckets(rows.heads["due"]))
         if hashes is not None:
             writer.idmap.remember(writer.connection, np.stack([np.array(hashes, dtype=np.int64), arrivals, due]))
-        return [Outcome(name.decode(), "scheduled", due) for name, due in zip(names, dues, strict=True)]
+        outcomes = [Outcome(name.decode(), "scheduled", due) for name, due in zip(names, dues, strict=True)]
+        for index, add in enumerate(adds):
+            if add.note is not None:
+                outcomes[index] = msgspec.structs.replace(outcomes[index], note=add.note)
+        return outcomes
 
     def _rows(self, adds: list[Add], names: list[bytes], arrivals: Numbers, due: Numbers) -> Rows:
         labels = [b"" if add.labels is None else add.labels.encode() for add in adds]

@@ -199,11 +199,6 @@ def refusal(command: Command) -> Outcome | None:
     return None
 
 
-def too_many_topics(add: Add, most: int) -> Outcome:
-    """The rejection of a schedule whose topic would be one too many for its tenant."""
-    return Outcome(add.id or "", "rejected", reason=f"topic: there are {most} already, use one of them")
-
-
 def latest_in_flight(records: Iterable[tuple[int, int]]) -> int | None:
     """The number to report of records in flight, each (generation, number): the last occurrence, else the last fired.
 

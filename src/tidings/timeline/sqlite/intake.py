@@ -20,7 +20,6 @@ from tidings.domain.changes import (
     Remove,
     decide,
     refusal,
-    too_many_topics,
 )
 from tidings.domain.errors import KeyReused
 from tidings.domain.names import first_unstorable_id, is_storable
@@ -36,8 +35,8 @@ from tidings.timeline.sqlite.calendars import days_of, keep_zone
 from tidings.timeline.sqlite.id_lookup import Found, Repeats, effective_terms, find, in_flight
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, TOPICS_PER_TENANT_MAX, Writer
-from tidings.timeline.store_rules import is_remembered
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+from tidings.timeline.store_rules import is_remembered, topic_refusal
 
 _PRIORITY_DIGITS = (b"0", b"1", b"2")
 _PLAIN = Lateness()
@@ -75,7 +74,7 @@ class Intake:
         if kept is None or receipt is None:
             return outcomes
         if kept[0] != receipt.body:
-            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
+            raise KeyReused
         return _decode_outcomes(kept[1])
 
     def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
@@ -125,11 +124,7 @@ class Intake:
 
     def _refusal(self, command: Command) -> Outcome | None:
         """The rejection of a command before anything is looked up: because of a name, or of too many topics."""
-        add = command.add if isinstance(command, Replace) else command
-        refused = refusal(command)
-        if refused is not None or not isinstance(add, Add) or self._writer.may_open(add.tenant, add.topic):
-            return refused
-        return too_many_topics(add, TOPICS_PER_TENANT_MAX)
+        return refusal(command) or topic_refusal(command, self._writer.may_open)
 
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
         """Add one-shots of one tenant in bulk; those whose id may be known are looked up first."""

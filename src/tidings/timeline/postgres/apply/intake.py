@@ -325,7 +325,7 @@ class Intake:
         since = now - self._context.options.receipt_retention_us
         ((body, outcomes),) = await rows(connection, self._context.inside(_KEPT), (receipt.tenant, receipt.key, since))
         if body != receipt.body:
-            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
+            raise KeyReused
         return _decode_outcomes(outcomes)
 
 

@@ -27,6 +27,7 @@ from tidings.domain.schedules.command import Cancel, Command, Fire, Pause, Prior
 from tidings.domain.schedules.lateness import Lateness, deadline
 from tidings.domain.schedules.schedule import MADE_ID, Schedule, make_id
 from tidings.ports import Store
+from tidings.timeline import store_rules
 
 REJECTED = ["rejected"]
 AWKWARD_IDS = [
@@ -263,3 +264,12 @@ async def test_reuse_counts_generations(store: Store) -> None:
         assert (await found(store, "one")).generation == generation
         await drain(store)
     assert [record.occurrence for record in await records(store)] == ["one/1/1", "one/2/1", "one/3/1"]
+
+
+async def test_a_tenant_has_at_most_so_many_topics(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_rules, "TOPICS_PER_TENANT_MAX", 2)
+    outcomes = [await answer(store, add(name, topic=f"topic-{name}")) for name in "abc"]
+    assert [outcome.outcome for outcome in outcomes] == ["scheduled", "scheduled", "rejected"]
+    assert outcomes[2].reason == "topic: there are 2 already, use one of them"
+    assert await words(store, add("d", topic="topic-a"), add("e", topic="topic-c")) == ["scheduled", "rejected"]
+    assert await words(store, add("c", topic="topic-c", tenant="globex")) == ["scheduled"]

@@ -30,7 +30,7 @@ async def test_a_repeated_request_returns_the_first_outcomes_after_later_changes
 
 async def test_a_key_with_another_body_is_rejected_and_changes_nothing(store: Store) -> None:
     await store.apply([add("one")], NOW, RECEIPT)
-    with pytest.raises(KeyReused):
+    with pytest.raises(KeyReused, match="this Idempotency-Key was used with another body: use a new key"):
         await store.apply([add("two")], NOW, IdempotencyKey(ACME, "key-1", b"another body"))
     assert await state(store, "two") is None
     assert await store.apply([], NOW, RECEIPT) != []
@@ -67,4 +67,15 @@ async def test_the_retention_of_an_idempotency_key_starts_with_the_first_request
     (first,) = await store.apply([add()], NOW, RECEIPT)
     assert await store.apply([add()], NOW + DAY - SECOND, RECEIPT) == [first]
     (second,) = await store.apply([add()], NOW + DAY + SECOND, RECEIPT)
+    assert second.id != first.id
+
+
+@pytest.mark.parametrize("tended", [False, True])
+async def test_an_idempotency_key_expires_exactly_at_its_retention(open_store: OpenStore, tended: bool) -> None:
+    store = await open_store(receipt_retention_us=DAY)
+    (first,) = await store.apply([add()], NOW, RECEIPT)
+    assert await store.apply([add()], NOW + DAY - 1, RECEIPT) == [first]
+    if tended:
+        await tend(store, NOW + DAY)
+    (second,) = await store.apply([add()], NOW + DAY, RECEIPT)
     assert second.id != first.id

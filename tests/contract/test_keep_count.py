@@ -17,7 +17,7 @@ async def test_keep_count_of_a_finished_schedule_is_rejected(store: Store, end: 
     new = scheduled(hourly(";COUNT=5", "2026-11-25T09:00:00"))
     outcome = await answer(store, Replace(new, reuse=True, keep_count=True), now=NOW + DAY)
     assert (outcome.outcome, outcome.field) == ("rejected", "keep_count")
-    assert "has finished, and its count with it" in (outcome.reason or "")
+    assert "the schedule under this id has finished" in (outcome.reason or "")
     assert (await found(store, "one", NOW + DAY)).state == end
     assert (await answer(store, Replace(new, reuse=True), now=NOW + DAY)).outcome == "scheduled"
 

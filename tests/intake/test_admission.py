@@ -75,12 +75,14 @@ def test_a_time_more_than_a_minute_ago_is_told(late_us: int, note: str | None) -
 def test_a_time_more_than_a_minute_ago_is_refused_where_that_is_asked(node: Past, asked: Past | None) -> None:
     admission = Admission(Limits(), past=node)
     with pytest.raises(Invalid, match="at: is 24 hours in the past: give a future time, or past=send"):
-        admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW)
+        admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW).check_past()
     for at in (None, NOW, NOW - MINUTE, NOW + HOUR):
-        assert admission.admit(ACME, Request("t", at=at, past=asked), NOW).due >= NOW
-    admission.admit(ACME, Request("t", at=NOW - DAY, past="send"), NOW)
+        add = admission.admit(ACME, Request("t", at=at, past=asked), NOW)
+        assert (add.due >= NOW, add.past_refusal) == (True, None)
+    assert admission.admit(ACME, Request("t", at=NOW - DAY, past="send"), NOW).past_refusal is None
     sent_in_time = Request("t", at=NOW - DAY, since=NOW - 2 * DAY, past=asked)  # and read late
-    assert admission.admit(ACME, sent_in_time, NOW).due == NOW
+    add = admission.admit(ACME, sent_in_time, NOW)
+    assert (add.due, add.past_refusal) == (NOW, None)
 
 
 def test_what_may_be_in_the_past_is_no_part_of_the_content() -> None:
@@ -100,9 +102,19 @@ def test_low_priority_is_not_spread_where_it_is_due_now(at: int | None) -> None:
     assert len({admission.admit(ACME, asked, NOW).due for _ in range(20)}) > 10
 
 
+@pytest.mark.parametrize("ahead_us", [1, 20 * MILLISECOND, SECOND])
+def test_low_priority_is_not_spread_where_the_clock_of_the_client_is_a_little_ahead(ahead_us: int) -> None:
+    admission = Admission(Limits(), low_jitter_us=MINUTE)
+    request = Request("t", at=NOW + ahead_us, priority=Priority.LOW)
+    assert {admission.admit(ACME, request, NOW).due for _ in range(20)} == {NOW + ahead_us}
+
+
 def test_low_priority_is_spread_where_it_is_scheduled_ahead() -> None:
     admission = Admission(Limits(), low_jitter_us=MINUTE)
-    ahead = [Request("t", at=NOW + SECOND, priority=Priority.LOW), Request("t", every="PT1H", priority=Priority.LOW)]
+    ahead = [
+        Request("t", at=NOW + SECOND + 1, priority=Priority.LOW),
+        Request("t", every="PT1H", priority=Priority.LOW),
+    ]
     for request in ahead:
         assert len({admission.admit(ACME, request, NOW).jitter_us for _ in range(20)}) > 10
 
@@ -213,3 +225,24 @@ def test_labels_with_half_a_surrogate_pair_are_refused(labels: dict[str, str], s
 def test_content_digests_are_those_of_version_0_1(request_: Request, digest: str) -> None:
     """A schedule that an earlier version stored and that is sent again is `unchanged`."""
     assert Admission(Limits()).admit("default", request_, 1_800_000_000_000_000).content.hex() == digest
+
+
+class LaterRequest(Request, frozen=True, gc=False):
+    """A request of a later version, with one more optional field."""
+
+    later: str | None = None
+
+
+@pytest.mark.parametrize("fields", [{}, {"labels": {"a": "b"}}, {"every": "PT10M"}])
+def test_a_field_of_a_later_version_changes_a_content_digest_only_if_it_is_given(fields: dict[str, Any]) -> None:
+    today, without, given, other = (
+        ADMISSION.admit(ACME, request, NOW).content
+        for request in (
+            Request("t", b"v", id="a", **fields),
+            LaterRequest("t", b"v", id="a", **fields),
+            LaterRequest("t", b"v", id="a", later="x", **fields),
+            LaterRequest("t", b"v", id="a", later="y", **fields),
+        )
+    )
+    assert today == without
+    assert len({today, given, other}) == 3

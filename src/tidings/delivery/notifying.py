@@ -247,6 +247,8 @@ class Notifying:
                 return
         if own.user is not None and case.person is None:
             case.answer = _rejected(own.id, own.user, _nobody(plan, own.user))
+        elif case.command.past_refusal is not None:
+            case.answer = _rejected(own.id, own.user, Invalid("at", case.command.past_refusal))
         elif case.held is not None:
             first = read(case.held, Held).notification
             if first != own.id:

@@ -199,11 +199,6 @@ def refusal(command: Command) -> Outcome | None:
     return None
 
 
-def too_many_topics(add: Add, most: int) -> Outcome:
-    """The rejection of a schedule whose topic would be one too many for its tenant."""
-    return Outcome(add.id or "", "rejected", reason=f"topic: there are {most} already, use one of them")
-
-
 def latest_in_flight(records: Iterable[tuple[int, int]]) -> int | None:
     """The number to report of records in flight, each (generation, number): the last occurrence, else the last fired.
 
@@ -251,7 +246,7 @@ def _owned(command: Command, current: Current) -> Decided | None:
 
 def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | None) -> Decided:
     if current is None:
-        return _begin(_dated(add, days), now)
+        return _begin(_checked(add, days), now)
     if current.content == add.content:
         return Decided(_unchanged(current, now))
     if (owned := _owned(add, current)) is not None:
@@ -263,13 +258,13 @@ def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | No
 
 def _begin(add: Add, now: int, generation: int = 1) -> Decided:
     terms = None if isinstance(add.when, Once) else terms_of(add)
-    outcome = _outcome(add.id or "", "scheduled", next_occurrence(terms, 1, add.due, now))
+    outcome = _begun(add, add.id or "", "scheduled", next_occurrence(terms, 1, add.due, now))
     return Decided(outcome, (Begin(add, terms, generation),))
 
 
 def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None) -> Decided:
     """Begin a new generation of a finished id; the old one remains in the history only."""
-    add = _dated(asked, days)
+    add = _checked(asked, days)
     lines = [*_first_line(current), Event(now, "accepted", due=add.due)]
     if current.state in {"released", "missed"}:
         at = current.finished or 0
@@ -285,8 +280,9 @@ def _replace(
     assert add.id is not None, "a replacement has an id"
     _check_count(replace, finished=current is not None and current.is_finished)
     if current is None:
-        # Only the store makes ids of this form.
-        return Decided(_unknown(add.id, remembered_since)) if MADE_ID.match(add.id) else _begin(_dated(add, days), now)
+        if MADE_ID.match(add.id):  # only the store makes ids of this form
+            return Decided(_unknown(add.id, remembered_since))
+        return _begin(_checked(add, days), now)
     if (owned := _owned(replace, current)) is not None:
         return owned
     if current.is_finished:
@@ -296,8 +292,8 @@ def _replace(
     terms = _terms(current)
     pending = Pending(terms.when, current.n, current.due - terms.jitter_us)
     keeps = replace.keep_count and terms.recurs
-    dated = _dated(add, days)
-    new = _continued(dated, pending, now) if keeps else dated
+    checked = _checked(add, days)
+    new = _continued(checked, pending, now) if keeps else checked
     if new is None:
         reason = f"count: {current.n - 1:,} were released already and count: give more, or leave keep_count out"
         return Decided(Outcome(add.id, "rejected", reason=reason))
@@ -308,7 +304,7 @@ def _replace_pending(add: Add, current: Current, now: int, n: int) -> Decided:
     paused = current.state == "paused"
     plain = isinstance(add.when, Once)
     terms = None if plain and not paused else terms_of(add)
-    outcome = _outcome(current.id, "replaced", next_occurrence(None if plain else terms, n, add.due, now))
+    outcome = _begun(add, current.id, "replaced", next_occurrence(None if plain else terms, n, add.due, now))
     return Decided(
         msgspec.structs.replace(outcome, state="paused" if paused else None, in_flight=current.in_flight),
         (
@@ -320,8 +316,12 @@ def _replace_pending(add: Add, current: Current, now: int, n: int) -> Decided:
     )
 
 
-def _dated(add: Add, days: tuple[int, ...] | None) -> Add:
-    """The schedule with the days of its calendar filled in; raises `Invalid`."""
+def _checked(add: Add, days: tuple[int, ...] | None) -> Add:
+    """The schedule that is about to begin, with the days of its calendar filled in.
+
+    Raises `Invalid` if its time is in the past and that is refused, or if its calendar leaves no time for it.
+    """
+    add.check_past()
     name = calendar_of(add.when)
     if name is None:
         return add
@@ -456,6 +456,11 @@ def timing_note(terms: RecurrenceState, n: int) -> str | None:
 
 def _outcome(schedule_id: str, word: OutcomeWord, upcoming: NextOccurrence, state: State | None = None) -> Outcome:
     return Outcome(schedule_id, word, upcoming.due, state, note=upcoming.note)
+
+
+def _begun(add: Add, schedule_id: str, word: OutcomeWord, upcoming: NextOccurrence) -> Outcome:
+    """The outcome of a schedule that begins. A note on the time that was asked for goes before one on the rule."""
+    return Outcome(schedule_id, word, upcoming.due, note=upcoming.note if add.note is None else add.note)
 
 
 def _unchanged(current: Current, now: int) -> Outcome:

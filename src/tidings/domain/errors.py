@@ -50,6 +50,9 @@ class Conflict(TidingsError):
 class KeyReused(TidingsError):
     """An idempotency key was used again with another request."""
 
+    def __init__(self) -> None:
+        super().__init__("this Idempotency-Key was used with another body: use a new key for a new request")
+
 
 class NotOwner(TidingsError):
     """This process is a standby: another one owns the timeline."""

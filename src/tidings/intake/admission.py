@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from hashlib import blake2b
 from itertools import count
 from zlib import crc32
@@ -22,6 +23,7 @@ from tidings.intake.schedule_time import field_of, read_at, read_when, since
 
 SECOND_US = 1_000_000
 PAST_US = 60 * SECOND_US  # what is less late is not in the past: clocks differ, and requests take their time
+AHEAD_US = SECOND_US  # a time that is less far ahead is now: the clock of the client may be ahead of ours
 TOPICS_SEEN_MAX = 10_000
 NAME_SHOWN_CHARS = 48
 NOT_TEXT = "hold half of a surrogate pair, which is not text: send whole characters"
@@ -30,6 +32,11 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]+\Z")
 _DEFAULT_LATENESS = Lateness()
 _encode = msgspec.json.Encoder(order="sorted").encode
 _PRIORITIES = tuple(str(int(priority)) for priority in Priority)
+# The fields of a request in version 0.1. Every one of them is part of the digest, whether it was given or not.
+_DIGEST_FIELDS = (
+    "topic", "value", "key", "headers", "id", "at", "every", "priority", "expires_after", "late", "late_grace",
+    "late_max", "jitter", "labels", "bus", "since", "timing",
+)  # fmt: skip
 _EMPTY_DIGEST = blake2b(digest_size=CONTENT_BYTES)  # copied for each digest: cheaper than creating a new one
 
 Forbidden = Callable[[str, str], str | None]
@@ -98,13 +105,14 @@ class Admission:
             self._check_catch_up(when, lateness, since(request, now))
         if not 0 <= asked <= now + self._horizon_us:
             raise self._beyond(when, asked)
-        due, note = asked, None
+        due, note, past_refusal = asked, None, None
         if asked < now and type(when) is Once:
+            past_refusal = self._past_refusal(request, asked, now)
             due, lateness, note = self._passed(request, asked, now, lateness)
             when = Once(due)
         labels = None if plain else self._labels(request.labels)
         # Low priority is spread only where it is scheduled ahead: what is due now leaves now.
-        low = request.priority is Priority.LOW and (due > now or type(when) is not Once)
+        low = request.priority is Priority.LOW and (due > now + AHEAD_US or type(when) is not Once)
         jitter_us = self._jitter(tenant, request, message, low=low) if low or not plain else 0
         if due < now and type(when) is Once:
             jitter_us = 0  # it is missed, and was due when it was due
@@ -124,19 +132,25 @@ class Admission:
             reuse,
             None if calendar_of(when) is None else now + self._horizon_us,
             note,
+            past_refusal,
         )
 
-    def _passed(self, request: Request, asked: int, now: int, lateness: Lateness) -> tuple[int, Lateness, str | None]:
-        """When something is due whose moment has passed, its policy counted from then, and what its sender should know.
+    def _past_refusal(self, request: Request, asked: int, now: int) -> str | None:
+        """Why a time in the past is refused, None if it is accepted.
 
-        It is due now, unless it is too late for its own policy: then it is missed as of its own moment. What was sent
-        in time and is read late, such as a record on Kafka, is not refused.
+        A request that was sent in time and is read late, such as a record on Kafka, is accepted.
+        """
+        if (request.past or self._past) != "refuse" or since(request, now) - asked <= PAST_US:
+            return None
+        return f"is {rough_span(now - asked)} in the past: give a future time, or past=send to send it now"
+
+    def _passed(self, request: Request, asked: int, now: int, lateness: Lateness) -> tuple[int, Lateness, str | None]:
+        """The due time of a request whose time has passed, its policy counted from then, and a note for its sender.
+
+        It is due now, unless it is too late for its own policy: then it is missed as of its own time.
         """
         late_us = now - asked
-        span = rough_span(late_us)
-        ago = f"due {span} ago"
-        if (request.past or self._past) == "refuse" and since(request, now) - asked > PAST_US:
-            raise Invalid("at", f"is {span} in the past: give a future time, or past=send to send it now")
+        ago = f"due {rough_span(late_us)} ago"
         bound = deadline(asked, lateness)
         if bound is not None and bound[0] < now:
             return asked, lateness, f"{ago}, {NOT_RELEASED} ({bound[1]})"
@@ -258,19 +272,26 @@ def _check_names(headers: Headers) -> None:
 def _digest(request: Request, destination: str, message: bytes, *, plain: bool) -> bytes:
     """A digest of the request as it was sent: `+5s` twice is the same.
 
-    Stores keep it to recognise a repeat, so it must stay as it was in version 0.1: leave a new field out of it unless
-    the field was given.
+    Stores keep it to recognise a repeat, so it must stay as it was in version 0.1: a field that was added later is part
+    of it only if it was given.
     """
-    if plain and request.every is None and request.timing is None:
+    later = {name: given for name in _later_fields(type(request)) if (given := getattr(request, name)) is not None}
+    if plain and not later and request.every is None and request.timing is None:
         sent = f"{destination} {request.at!r} {_PRIORITIES[request.priority]}".encode()
     else:
-        content = msgspec.structs.asdict(request) | {"topic": destination, "bus": None, "id": None, "since": None}
+        content = {name: getattr(request, name) for name in _DIGEST_FIELDS} | later
+        content |= {"topic": destination, "bus": None, "id": None, "since": None}
         content |= {"value": None, "key": None, "headers": ()}  # they are in the message
-        del content["past"]  # it says whether this is accepted, not what it is
         sent = _encode(content)
     digest = _EMPTY_DIGEST.copy()
     digest.update(message + sent)
     return digest.digest()
+
+
+@cache
+def _later_fields(request_type: type[Request]) -> tuple[str, ...]:
+    """The fields added after version 0.1, except `past`: it says whether a request is accepted, not what it is."""
+    return tuple(name for name in request_type.__struct_fields__ if name not in {*_DIGEST_FIELDS, "past"})
 
 
 def check_new_id(schedule_id: str) -> None:

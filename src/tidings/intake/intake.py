@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
 from tidings.batcher import Batcher
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Changed, Listener
-from tidings.domain.schedules.command import Add, Command, Outcome, Replace
+from tidings.domain.schedules.command import Command, Outcome
 from tidings.ports import IdempotencyKey, SourceBatch, Timeline
 
 BATCH_COMMANDS_MAX = 1_000
@@ -45,7 +43,7 @@ class Intake:
         self, commands: Sequence[Command], key: IdempotencyKey | None, batch: SourceBatch | None = None
     ) -> list[Outcome]:
         now = self._clock.now()
-        outcomes = noted(commands, await self._timeline.apply(commands, now, key, batch))
+        outcomes = await self._timeline.apply(commands, now, key, batch)
         self._announce(now, commands, outcomes)
         return outcomes
 
@@ -62,7 +60,7 @@ class Intake:
         now: int,
         transaction: Awaitable[list[Outcome]],
     ) -> list[list[Outcome]]:
-        outcomes = noted(commands, await transaction)
+        outcomes = await transaction
         # Listeners are called after the next transaction has begun, so that they do not delay it.
         asyncio.get_running_loop().call_soon(self._announce, now, commands, outcomes)
         if len(group) == 1:
@@ -76,12 +74,3 @@ class Intake:
     def _announce(self, now: int, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
         self._wake()
         self._listener(Changed(now, commands, outcomes))
-
-
-def noted(commands: Sequence[Command], outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes, with the notes of the schedules that were accepted."""
-    for index, command in enumerate(commands):
-        add = command.add if type(command) is Replace else command
-        if type(add) is Add and add.note is not None and outcomes[index].outcome in {"scheduled", "replaced"}:
-            outcomes[index] = msgspec.structs.replace(outcomes[index], note=add.note)
-    return outcomes

@@ -271,6 +271,7 @@ class Tidings:
         request = make_request("preview", **options)
         now = self._clock.now()
         add = self.engine.admission.admit(self.tenant, request, now)
+        add.check_past()
         when = await self.engine.dated(self.tenant, add.when)
         shown, more = moments(when, now if after is None else instant_of(after) + 1, limit)
         passed, note = passed_note(when, now, self.engine.settings.limits)

@@ -7,6 +7,7 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Role
 from tidings.domain.recurrence import timezone
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.domain.schedules.reschedule import zone_of
 from tidings.domain.schedules.schedule import KeptZone
@@ -15,6 +16,7 @@ from tidings.ports import NAME_BYTES_MAX, Change, Document, GroupMembership, Pla
 
 MOVED_MAX = 10_000  # moves that are remembered for each tenant
 CALENDARS_MAX = 1_000
+TOPICS_PER_TENANT_MAX = 10_000
 
 NUMBER_MIN = -(1 << 63)
 NUMBER_MAX = (1 << 63) - 1
@@ -45,6 +47,26 @@ class SingleProcess:
         """The one process reads all partitions."""
         del source, partition, role
         return True
+
+
+# Topics
+
+
+def topic_refusal(command: Command, may_open: Callable[[str, str], bool]) -> Outcome | None:
+    """The rejection of a schedule whose topic would be one too many for its tenant, None if there is room for it."""
+    add = command.add if isinstance(command, Replace) else command
+    if not isinstance(add, Add) or may_open(add.tenant, add.topic):
+        return None
+    reason = f"topic: there are {TOPICS_PER_TENANT_MAX} already, use one of them"
+    return Outcome(add.id or "", "rejected", reason=reason)
+
+
+# Idempotency keys
+
+
+def is_remembered(outcomes: Sequence[Outcome]) -> bool:
+    """Whether an idempotency key is stored with these outcomes: not for a single request that is invalid (400)."""
+    return len(outcomes) != 1 or outcomes[0].field is None
 
 
 # Calendars and histories

@@ -6,10 +6,11 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.edges.http.site import FAR, Site
-from tidings.domain.schedules.iso8601 import parse_instant
+from tests.edges.http.site import FAR, Site, serving
+from tidings.domain.schedules.iso8601 import format_instant, parse_instant
 from tidings.domain.schedules.schedule import make_id
-from tidings.testing import eventually
+from tidings.testing import SimulatedClock, eventually
+from tidings.timeline.memory.store import HOUR_US, MemoryStore
 
 NEW = {
     "id": "order-42-reminder",
@@ -91,6 +92,29 @@ async def test_a_past_moment_is_refused_where_that_is_asked(each_site: Site) -> 
     assert (await each_site.call("POST", "/v1/schedules", sent | {"at": "+1h"})).status == 201
     wrong = await each_site.call("POST", "/v1/schedules", sent | {"past": "maybe"})
     assert (wrong.status, wrong.problem["errors"][0]["field"]) == (400, "past")
+
+
+@pytest.mark.parametrize("past", ["send", "refuse"])
+async def test_a_repeat_after_its_time_is_answered_as_a_repeat(past: str) -> None:
+    clock = SimulatedClock()
+    sent = {"topic": "greetings", "at": format_instant(clock.now() + HOUR_US), "past": past}
+    async with serving(MemoryStore(), clock) as site:
+        key = {"Idempotency-Key": "k-1"}
+        first = await site.call("POST", "/v1/schedules", sent, headers=key)
+        assert (await site.call("POST", "/v1/schedules", sent | {"id": "mine"})).status == 201
+        clock.advance(3 * HOUR_US)
+        again = await site.call("POST", "/v1/schedules", sent, headers=key)
+        assert (again.status, again.document) == (201, first.document)
+        same = await site.call("POST", "/v1/schedules", sent | {"id": "mine"})
+        assert (same.status, same.document["outcome"], "note" in same.document) == (200, "unchanged", False)
+
+
+async def test_of_many_those_in_the_past_are_rejected_where_that_is_asked(each_site: Site) -> None:
+    sent = {"topic": "greetings", "at": "2020-01-01T00:00:00Z", "past": "refuse"}
+    reply = await each_site.call("POST", "/v1/schedules", [sent | {"id": "a"}, sent | {"id": "b", "at": FAR}])
+    a, b = reply.document
+    assert (a["outcome"], a["id"], b["outcome"]) == ("rejected", "a", "scheduled")
+    assert (a["errors"][0]["field"], a["errors"][0]["detail"][:8]) == ("at", "was due ")
 
 
 async def test_without_an_id_one_is_made(each_site: Site) -> None:

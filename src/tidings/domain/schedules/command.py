@@ -44,7 +44,8 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     every due time and is never part of the anchor. `labels` is a compact JSON object, or None. `key_hash` selects the
     partition (None: there is no key, and the id selects it). `topic` is the destination. `reuse` starts a new
     generation if the id is finished with other content. A calendar must not move the first due time beyond `latest`.
-    `note` tells the sender about its time, for example that it is in the past.
+    `note` tells the sender about its time, for example that it is in the past. `past_refusal` is the reason why it must
+    not begin, because its time is in the past; a repeat of a schedule that has begun is still `unchanged`.
     """
 
     tenant: str
@@ -62,6 +63,12 @@ class Add(msgspec.Struct, frozen=True, gc=False):
     reuse: bool = False
     latest: int | None = None
     note: str | None = None
+    past_refusal: str | None = None
+
+    def check_past(self) -> None:
+        """Raise `Invalid` if this must not begin because its time is in the past."""
+        if self.past_refusal is not None:
+            raise Invalid("at", self.past_refusal)
 
 
 def due_now(tenant: str, destination: str, message: bytes, now: int) -> Add:

@@ -391,6 +391,7 @@ class Previews:
         timing = timing_of(sent, _TIMING)
         request = Request("preview", at=at, every=sent.every, timing=timing)
         add = self._engine.admission.admit(call.caller.tenant, request, now)
+        add.check_past()
         when = await self._engine.dated(call.caller.tenant, add.when)
         start = now if sent.after is None else _after(sent.after, when, now) + 1  # strictly after that moment
         return json_answer(_moments(when, start, sent.count, sent.zone) | self._passed(when, now, add.note))

@@ -14,6 +14,7 @@ from tidings.domain.schedules.schedule import Record
 from tidings.edges.http.inputs import Disconnected
 from tidings.edges.http.readers import connection_of
 from tidings.edges.http.routes import Call, Edge
+from tidings.tasks import end
 from tidings.wires.answers import encode, record_document
 
 HEARTBEAT_S = 15.0
@@ -75,18 +76,12 @@ async def unless_interrupted(edge: Edge, call: Call, work: Coroutine[Any, Any, T
             await interruption.wait(task)
         finally:
             if not task.done():
-                await cancelled(task)
+                await end([task])
         if not task.cancelled():
             return task.result()
         if interruption.is_disconnected:
             raise Disconnected
         return None
-
-
-async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait until it has ended."""
-    task.cancel()
-    await asyncio.wait({task})
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -185,7 +180,7 @@ class EventStream:
                     else:
                         return
             finally:
-                await cancelled(upcoming)
+                await end([upcoming])
 
     async def _next(self, batches: AsyncIterator[bytes]) -> bytes | None:
         """The next batch, once the client has read the previous one."""

@@ -29,12 +29,12 @@ from tidings.edges.http.schedules import accept
 from tidings.edges.http.streams import (
     BATCH_RECORDS,
     EventStream,
-    cancelled,
     encoded,
     positions_before,
     unless_interrupted,
 )
 from tidings.shapes.topic import PAGE_RECORDS_DEFAULT, WAIT_S_MAX, Commit, Fetch, Join, Member
+from tidings.tasks import end
 from tidings.wires.answers import encode, kafka_document, record_document, topic_document
 from tidings.wires.wire import is_topic, owned
 
@@ -253,7 +253,7 @@ class KafkaTopics:
             return task.result()
         finally:
             if not task.done():
-                await cancelled(task)
+                await end([task])
 
 
 def _check(caller: Caller, topic: str) -> None:

@@ -41,12 +41,13 @@ from tidings.domain.schedules.schedule import (
     Topic,
 )
 from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch, SourcePosition
+from tidings.timeline import store_rules
 from tidings.timeline.memory.documents import MemoryDocuments
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.release import Releaser
 from tidings.timeline.memory.rows import Calendars, Row, Rows, forecast, page, view
 from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, OutboxCapacity
-from tidings.timeline.store_rules import SingleProcess
+from tidings.timeline.store_rules import SingleProcess, is_remembered, topic_refusal
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -105,7 +106,7 @@ class MemoryStore(SingleProcess):
         self._calendars.keep_zones(commands)
         for command in source.on_outcomes(outcomes) if source is not None else ():
             self._changes.apply(command, now)
-        if receipt is not None:
+        if receipt is not None and is_remembered(outcomes):
             self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
         return outcomes
 
@@ -139,19 +140,17 @@ class MemoryStore(SingleProcess):
         self._log.trim(now)
         self.documents.tend(now)
         since = now - self._receipt_retention_us
-        self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] >= since}
+        self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] > since}
         return False
 
     def _answered(self, receipt: IdempotencyKey, now: int) -> list[Outcome] | None:
         """The outcomes stored for an idempotency key, unless they are past their retention."""
         kept = self._receipts.get((receipt.tenant, receipt.key))
-        if kept is None or kept[0] < now - self._receipt_retention_us:
+        if kept is None or kept[0] <= now - self._receipt_retention_us:
             return None
         _, body, outcomes = kept
         if body != receipt.body:
-            raise KeyReused(
-                f"the idempotency key {receipt.key!r} was used with another body: use a new key for a new request"
-            )
+            raise KeyReused
         return list(outcomes)
 
     # Calendars and time zones
@@ -368,10 +367,11 @@ class Changes:
     def __init__(self, rows: Rows, days_of: Callable[[str, str], tuple[int, ...] | None]) -> None:
         self._rows = rows
         self._days_of = days_of
+        self._topics: dict[str, set[str]] = {}  # of each tenant, for ever: other stores do not delete topics either
 
     def apply(self, command: Command, now: int) -> Outcome:
         """Apply one command; returns its outcome."""
-        if (refused := refusal(command)) is not None:
+        if (refused := refusal(command) or topic_refusal(command, self._may_open)) is not None:
             return refused
         tenant, schedule_id = address(command)
         row = None if schedule_id is None else self._rows.known(tenant, schedule_id, now)
@@ -385,12 +385,18 @@ class Changes:
         outcome = change.outcome
         for effect in change.effects:
             if isinstance(effect, Begin):
+                self._topics.setdefault(effect.add.tenant, set()).add(effect.add.topic)
                 row = self._rows.begin(effect, now, row)
                 outcome = msgspec.structs.replace(outcome, id=row.id)
             else:
                 assert row is not None, "only a schedule that is known can change"
                 self._apply(effect, row, now)
         return outcome
+
+    def _may_open(self, tenant: str, topic: str) -> bool:
+        """Whether a topic exists, or the tenant may have one more."""
+        topics = self._topics.get(tenant, ())
+        return topic in topics or len(topics) < store_rules.TOPICS_PER_TENANT_MAX
 
     def _days(self, command: Command) -> tuple[int, ...] | None:
         add = command.add if isinstance(command, Replace) else command

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Set
 
 from tidings.domain.schedules.schedule import is_kafka
+from tidings.timeline import store_rules
 from tidings.timeline.postgres.database import inside
 from tidings.timeline.postgres.pool import Pool, rows
 
@@ -12,7 +13,6 @@ PRIORITIES = 3
 STREAMS = 2 * PRIORITIES  # of a tenant: for the log, then for Kafka
 SLOTS = 1_536
 TO_KAFKA = -1
-TOPICS_PER_TENANT_MAX = 10_000
 
 _TENANTS = "SELECT tenant, name FROM tidings.tenant WHERE tenant >= %s ORDER BY tenant"
 _TOPICS = "SELECT topic, tenant, name FROM tidings.topic WHERE topic >= %s ORDER BY topic"
@@ -79,7 +79,9 @@ class Names:
     def may_open(self, tenant: str, topic: str) -> bool:
         """Whether a topic exists, or the tenant may have one more."""
         number = self.tenants.get(tenant)
-        return number is None or (number, topic) in self.topics or self._counts[number] < TOPICS_PER_TENANT_MAX
+        return (
+            number is None or (number, topic) in self.topics or self._counts[number] < store_rules.TOPICS_PER_TENANT_MAX
+        )
 
     async def make_all(self, destinations: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """Create these topics, in order, unless they exist; returns those whose tenants have too many."""

@@ -20,7 +20,6 @@ from tidings.domain.changes import (
     Remove,
     decide,
     refusal,
-    too_many_topics,
 )
 from tidings.domain.errors import KeyReused
 from tidings.domain.names import first_unstorable_id, is_storable
@@ -36,7 +35,8 @@ from tidings.timeline.sqlite.calendars import days_of, keep_zone
 from tidings.timeline.sqlite.id_lookup import Found, Repeats, effective_terms, find, in_flight
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
-from tidings.timeline.sqlite.writer import PARTITIONS_MAX, TOPICS_PER_TENANT_MAX, Writer
+from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
+from tidings.timeline.store_rules import is_remembered, topic_refusal
 
 _PRIORITY_DIGITS = (b"0", b"1", b"2")
 _PLAIN = Lateness()
@@ -67,14 +67,14 @@ class Intake:
                 outcomes = self._run(commands, now)
                 if source is not None:
                     self._run(source.on_outcomes(outcomes), now)
-                if receipt is not None:
+                if receipt is not None and is_remembered(outcomes):
                     self._keep(receipt, outcomes, now)
             crash.point("intake.written")
         crash.point("intake.committed")
         if kept is None or receipt is None:
             return outcomes
         if kept[0] != receipt.body:
-            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
+            raise KeyReused
         return _decode_outcomes(kept[1])
 
     def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
@@ -99,12 +99,15 @@ class Intake:
         return outcomes
 
     def _bulk_adds(self, commands: Sequence[Command], start: int) -> list[Add]:
-        """The next commands that can be written in bulk: one-shots of one tenant, all with ids or all without."""
+        """The next commands that can be written in bulk: one-shots of one tenant, all with ids or all without.
+
+        One that must not begin is decided by itself: it may repeat a schedule that has begun.
+        """
         adds: list[Add] = []
         tenant, nameless, topics = "", False, set[str]()
         for index in range(start, len(commands)):
             command = commands[index]
-            if type(command) is not Add or type(command.when) is not Once:
+            if type(command) is not Add or type(command.when) is not Once or command.past_refusal is not None:
                 break
             if not adds:
                 tenant, nameless = command.tenant, command.id is None
@@ -121,11 +124,7 @@ class Intake:
 
     def _refusal(self, command: Command) -> Outcome | None:
         """The rejection of a command before anything is looked up: because of a name, or of too many topics."""
-        add = command.add if isinstance(command, Replace) else command
-        refused = refusal(command)
-        if refused is not None or not isinstance(add, Add) or self._writer.may_open(add.tenant, add.topic):
-            return refused
-        return too_many_topics(add, TOPICS_PER_TENANT_MAX)
+        return refusal(command) or topic_refusal(command, self._writer.may_open)
 
     def _add(self, adds: list[Add], now: int) -> list[Outcome]:
         """Add one-shots of one tenant in bulk; those whose id may be known are looked up first."""
@@ -210,7 +209,11 @@ class _Batch:
         writer.far.insert(rows, writer.buckets(rows.heads["due"]))
         if hashes is not None:
             writer.idmap.remember(writer.connection, np.stack([np.array(hashes, dtype=np.int64), arrivals, due]))
-        return [Outcome(name.decode(), "scheduled", due) for name, due in zip(names, dues, strict=True)]
+        outcomes = [Outcome(name.decode(), "scheduled", due) for name, due in zip(names, dues, strict=True)]
+        for index, add in enumerate(adds):
+            if add.note is not None:
+                outcomes[index] = msgspec.structs.replace(outcomes[index], note=add.note)
+        return outcomes
 
     def _rows(self, adds: list[Add], names: list[bytes], arrivals: Numbers, due: Numbers) -> Rows:
         labels = [b"" if add.labels is None else add.labels.encode() for add in adds]

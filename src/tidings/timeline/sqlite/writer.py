@@ -20,6 +20,7 @@ from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.fleet import Node, Report, one_node
 from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.schedule import is_kafka
+from tidings.timeline import store_rules
 from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, OutboxCapacity
 from tidings.timeline.sqlite.database import explain, queries
 from tidings.timeline.sqlite.id_map import IdMap
@@ -39,7 +40,6 @@ Answer = TypeVar("Answer")
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 
 PARTITIONS_MAX = 16
-TOPICS_PER_TENANT_MAX = 10_000
 TOPICS_MAX = 1_000_000
 OFFSET_BITS = 38
 OUTBOX = 0  # the partition of the outbox; topics are numbered from 1
@@ -318,7 +318,7 @@ class Writer:
     def may_open(self, tenant: str, topic: str) -> bool:
         """Whether a topic exists, or the tenant may have one more."""
         return (tenant, topic) in self.topics or (
-            self.topic_counts[tenant] < TOPICS_PER_TENANT_MAX and len(self.topics) < TOPICS_MAX
+            self.topic_counts[tenant] < store_rules.TOPICS_PER_TENANT_MAX and len(self.topics) < TOPICS_MAX
         )
 
     @contextlib.contextmanager

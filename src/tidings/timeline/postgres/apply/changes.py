@@ -19,7 +19,6 @@ from tidings.domain.changes import (
     Remove,
     decide,
     refusal,
-    too_many_topics,
 )
 from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.domain.schedules.lateness import deadline
@@ -27,7 +26,8 @@ from tidings.domain.schedules.reschedule import calendar_of
 from tidings.domain.schedules.schedule import Event, is_kafka, make_id
 from tidings.timeline.postgres.apply.unit_of_work import Found, ScheduleRow, effective_terms
 from tidings.timeline.postgres.calendars import Days
-from tidings.timeline.postgres.names import TO_KAFKA, TOPICS_PER_TENANT_MAX, Names
+from tidings.timeline.postgres.names import TO_KAFKA, Names
+from tidings.timeline.store_rules import topic_refusal
 
 
 class Changes:
@@ -146,11 +146,7 @@ class Changes:
 
 def refusal_of(command: Command, names: Names) -> Outcome | None:
     """The rejection of a command before anything is looked up: because of a name, or of too many topics."""
-    add = command.add if isinstance(command, Replace) else command
-    refused = refusal(command)
-    if refused is not None or not isinstance(add, Add) or names.may_open(add.tenant, add.topic):
-        return refused
-    return too_many_topics(add, TOPICS_PER_TENANT_MAX)
+    return refusal(command) or topic_refusal(command, names.may_open)
 
 
 def _current(found: Found, entry: ScheduleRow, names: Names) -> Current:

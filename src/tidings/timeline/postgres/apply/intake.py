@@ -41,6 +41,7 @@ from tidings.timeline.postgres.context import Arrivals, StoreContext
 from tidings.timeline.postgres.database import Connection, Contended
 from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
+from tidings.timeline.store_rules import is_remembered
 
 TRIES_MAX = 10
 RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each needs its own transaction, and other work needs connections too
@@ -76,7 +77,7 @@ class Batch:
         return {int(route): int(firsts[route]) for route in np.unique(routes)}
 
     def outcomes(self) -> list[Outcome]:
-        return [Outcome(add.id or "", "scheduled", add.due) for add in self._adds]
+        return [Outcome(add.id or "", "scheduled", add.due, note=add.note) for add in self._adds]
 
     def columns(self) -> list[object]:
         """The parameters of `tidings.schedule` after the time."""
@@ -171,6 +172,7 @@ _CLAIM = """
 INSERT INTO tidings.receipt AS r VALUES (%s, %s, %s, '', %s) ON CONFLICT (tenant, key)
 DO UPDATE SET body = excluded.body, outcomes = excluded.outcomes, at = excluded.at WHERE r.at <= %s RETURNING 1
 """
+_GIVE_UP = "DELETE FROM tidings.receipt WHERE tenant = %s AND key = %s"
 _KEEP = "UPDATE tidings.receipt SET outcomes = %s WHERE tenant = %s AND key = %s"
 
 
@@ -259,8 +261,7 @@ class Intake:
                 await run.commands(following)
             await run.save()
             if receipt is not None:
-                kept = (_encode_outcomes(outcomes), receipt.tenant, receipt.key)
-                await rows(connection, self._context.inside(_KEEP), kept)
+                await self._keep(connection, receipt, outcomes)
             crash.point("intake.written")
         return run, outcomes
 
@@ -311,12 +312,20 @@ class Intake:
         claim = (receipt.tenant, receipt.key, receipt.body, now, since)
         return bool(await rows(connection, self._context.inside(_CLAIM), claim))
 
+    async def _keep(self, connection: Connection, receipt: IdempotencyKey, outcomes: list[Outcome]) -> None:
+        """Store the outcomes for an idempotency key that is claimed, or give the key up."""
+        place = receipt.tenant, receipt.key
+        if is_remembered(outcomes):
+            await rows(connection, self._context.inside(_KEEP), (_encode_outcomes(outcomes), *place))
+        else:
+            await rows(connection, self._context.inside(_GIVE_UP), place)
+
     async def _kept(self, connection: Connection, receipt: IdempotencyKey, now: int) -> list[Outcome]:
         """The outcomes stored for an idempotency key."""
         since = now - self._context.options.receipt_retention_us
         ((body, outcomes),) = await rows(connection, self._context.inside(_KEPT), (receipt.tenant, receipt.key, since))
         if body != receipt.body:
-            raise KeyReused("this Idempotency-Key was used with another body: use a new key for a new request")
+            raise KeyReused
         return _decode_outcomes(outcomes)
 
 
@@ -454,10 +463,10 @@ def _goes_to_kafka(command: Command, before: Found | None) -> bool:
 
 
 def are_new(commands: Sequence[Command]) -> bool:
-    """Whether all commands add one-shots, with distinct ids that can be stored."""
+    """Whether all commands add one-shots that may begin, with distinct ids that can be stored."""
     ids, nameless = set(), 0
     for command in commands:
-        if type(command) is not Add or type(command.when) is not Once:
+        if type(command) is not Add or type(command.when) is not Once or command.past_refusal is not None:
             return False
         if command.id is None:
             nameless += 1

@@ -7,7 +7,7 @@ from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.ports import IdempotencyKey, Store
 
 RECEIPT = IdempotencyKey(ACME, "key-1", b"digest of the body")
-REASON = "was due 2 hours ago"
+REASON = "is 2 hours in the past"
 NOTE = "due 2 hours ago: sent now"
 
 

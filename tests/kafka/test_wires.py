@@ -171,4 +171,4 @@ async def test_a_time_in_the_past_is_refused_where_a_record_asks_for_that(site: 
     assert record.value() == b"read late"
     (rejection,) = await site.read(f"tidings.rejections.{site.name}", 1)
     assert rejection.value() == b"late"
-    assert "tidings-at: was due 60 minutes ago" in str(dict(headers_of(rejection))["tidings-reject-reason"])
+    assert "tidings-at: is 60 minutes in the past" in str(dict(headers_of(rejection))["tidings-reject-reason"])

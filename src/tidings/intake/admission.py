@@ -95,9 +95,8 @@ class Admission:
             and not request.labels
         )
         lateness = _DEFAULT_LATENESS if plain else _lateness(request)
-        at = request.at
         if request.every is None and request.timing is None:
-            asked = at if type(at) is int else read_at(request, now)
+            asked = request.at if type(request.at) is int else read_at(request, now)
             when: When = Once(asked)
         else:
             when = read_when(request, now, self.limits)

@@ -90,7 +90,7 @@ async def test_the_command_line_shows_it_too(flying: Site, capsys: pytest.Captur
     await recurring(flying)
     code, text = await command(flying, capsys, "cancel", "daily")
     assert code == 0
-    assert "daily: occurrence 1 is on its way to Kafka already, and will appear" in text
+    assert "note: occurrence 1 is on its way to Kafka already, and will appear" in text
 
 
 async def test_explain_shows_the_reason_and_no_release(flying: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"headers": [["a"]]}, "headers[0]", '[["name", "value"], ...]'),
     ({"headers": {"a": ["b"]}}, "headers[...]", '{"name": "value"}'),
     ({"headers": {"a": {"base64": "!"}}}, "headers.a", "alphabet"),
-    ({"headers": {"a": {"base32": "!"}}}, "headers[...]", "base32"),
+    ({"headers": {"a": {"base32": "!"}}}, "headers[...].base32", "unknown field"),
     ({"headers": [["a", "b"]] * 65}, "headers", "64"),
     ({"headers": [["a", "b" * 20_000]]}, "headers", "16384"),
     ({"priority": "urgent"}, "priority", "high, normal, low"),

@@ -219,13 +219,17 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"dedupe_window": "PT1H"}, "dedupe_window", "dedupe_key"),
     ({"expires_after": "soon"}, "expires_after", ""),
     ({"collapse": "a\nb"}, "collapse", ""),
-    ({"template": None, "variables": None, "content": {"text": "x", "tilte": "Tea"}}, "content", "'tilte'"),
-    ({"template": None, "variables": None, "content": {"txt": "x"}}, "content", "'txt'"),
+    (
+        {"template": None, "variables": None, "content": {"text": "x", "tilte": "Tea"}},
+        "content.tilte",
+        "did you mean 'title'",
+    ),
+    ({"template": None, "variables": None, "content": {"txt": "x"}}, "content.txt", "did you mean 'text'"),
     ({"template": None, "variables": None, "content": {"title": "x"}}, "content.text", "is missing"),
     (
         {"user": None, "channel": "push", "to": {"platform": "fcm", "token": "x" * 20, "name": "x"}},
-        "to",
-        "'name'",
+        "to.name",
+        "unknown field",
     ),
 ]
 
@@ -333,7 +337,7 @@ async def test_of_many_who_are_told_at_once_is_said(each_desk: Desk) -> None:
     assert (bob["outcome"], bob["note"]) == ("scheduled", "due 13 hours ago: sent now")
     ada, bob = (await each_desk.done("POST", LIST, ask | {"past": "refuse"}))["notifications"]
     assert (ada["outcome"], bob["outcome"]) == ("scheduled", "rejected")
-    assert bob["errors"][0]["detail"].startswith("was due 13 hours ago")
+    assert bob["errors"][0]["detail"].startswith("is 13 hours in the past")
 
 
 async def test_what_expired_before_it_was_asked_for_is_not_sent(each_desk: Desk) -> None:

@@ -109,8 +109,8 @@ async def test_with_nothing_configured_a_notification_is_a_file_beside_the_datab
     async with started(tmp_path, "--store", str(tmp_path / "data.db")) as client:
         await client.node.said(rf"no provider is configured: messages are written to {tmp_path}/outbox")
         await put_ada(client)
-        await client.notify(1, "email", words={"title": "Tea", "text": "Tea at nine."})
-        await client.notify(2, "in_app", words={"title": "Tea", "text": "Tea at nine."})
+        await client.notify(1, "email", content={"title": "Tea", "text": "Tea at nine."})
+        await client.notify(2, "in_app", content={"title": "Tea", "text": "Tea at nine."})
         await eventually(partial(all_are, client, 2, "sent"))
         [file] = (tmp_path / "outbox").iterdir()
         mail = message_from_bytes(file.read_bytes(), policy=policy.default)

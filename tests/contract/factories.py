@@ -183,7 +183,8 @@ async def records(store: Store, topic: str = TOPIC, tenant: str = ACME) -> list[
     for partition in range(store.partitions):
         kept = await store.read(tenant, topic, partition, 0, 1_000_000)
         first, following = known.first[partition], known.next[partition]
-        assert [record.offset for record in kept] == list(range(first, following))
+        # An engine at work may have released more since the topic was read.
+        assert [record.offset for record in kept] == list(range(first, max(following, first + len(kept))))
         assert {(record.topic, record.partition) for record in kept} <= {(topic, partition)}
         found += kept
     return found

@@ -176,7 +176,7 @@ def test_only_an_admin_sees_the_nodes(start: Start, tmp_path: Path) -> None:
     boss, worker = node.ready(made[0]), node.client(made[1])
     (only,) = boss.call("GET", "/v1/nodes")["nodes"]
     assert [lane["lane"] for lane in only["owns"]] == [0]
-    with pytest.raises(Failure, match="may not see the nodes"):
+    with pytest.raises(Failure, match="may not list the nodes"):
         worker.call("GET", "/v1/nodes")
 
 

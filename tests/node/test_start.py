@@ -68,8 +68,8 @@ def test_a_server_that_refuses_the_login(
         ("postgres://app:s3cr3t@db.invalid/shop?sslmod=on", "PostgreSQL does not know: did you mean sslmode?"),
         ("postgres:/app:s3cr3t@db.invalid/shop", "store: the URL of a database needs two slashes: name a file"),
         ("PostgreSQL:app:s3cr3t@db.invalid/shop", "store: the URL of a database needs two slashes"),
-        ("host=127.0.0.1 password=s3cr3t user=app", "store: parameters such as host=... are not taken"),
-        ("PASSWORD = s3cr3t", "store: parameters such as host=... are not taken"),
+        ("host=127.0.0.1 password=s3cr3t user=app", "store: parameters such as host=... are not supported"),
+        ("PASSWORD = s3cr3t", "store: parameters such as host=... are not supported"),
         ("mysql://app:s3cr3t@db.invalid/shop", "store: mysql:// is not a kind of store: name a file, or postgres://"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_schema_made_by_an_administrator_is_enough(guarded: Guarded, start: St
 async def test_wrong_urls_in_a_program() -> None:
     import tidings as library
 
-    with pytest.raises(Invalid, match="too many"):
+    with pytest.raises(Invalid, match="unescaped @"):
         async with library.open("postgres://app:s3cr3t@x@db.invalid/shop"):
             pass
 

@@ -144,7 +144,7 @@ def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | N
     if error.sqlstate == NOT_OWNER:
         return NotOwner("another node owns this lane")
     if error.sqlstate == HAS_MOVED:
-        return StoreError("this store was moved to another place and accepts no more changes: restart this node")
+        return StoreError("this store has moved to another place and accepts no more changes: restart this node")
     if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
         return Contended("this call conflicted with another in PostgreSQL: try again")
     if isinstance(error, psycopg.errors.CharacterNotInRepertoire | psycopg.errors.UntranslatableCharacter):

@@ -1,1 +1,0 @@
-"""What providers tell us later: who really sent it, and what it says. Pure: a request in, receipts out."""

@@ -1,0 +1,1 @@
+"""HTTP for providers: calls, the guard against calls to private addresses, and signed tokens."""

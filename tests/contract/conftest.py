@@ -18,7 +18,7 @@ class OpenStore(Protocol):
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the lanes that a test is not for."""
+    """Deselect the numbers of lanes that a test does not support."""
     unfit = [item for item in items if not _is_fit(item)]
     items[:] = [item for item in items if _is_fit(item)]
     config.hook.pytest_deselected(items=unfit)

@@ -115,7 +115,7 @@ async def words(store: Store, *commands: Command, now: int = NOW) -> list[str]:
 
 @dataclass
 class Drained:
-    """What came of releasing until nothing was due any more."""
+    """The result of releasing until nothing is due."""
 
     lateness_us: list[int] = field(default_factory=list)
     topics: set[tuple[str, str]] = field(default_factory=set)
@@ -191,12 +191,12 @@ async def records(store: Store, topic: str = TOPIC, tenant: str = ACME) -> list[
 
 
 async def left(store: Store, topic: str = TOPIC, tenant: str = ACME) -> list[str]:
-    """The ids of all records of a topic, sorted; an id is there as often as it left."""
+    """The ids of all records of a topic, sorted; an id occurs once for each release."""
     return sorted(record.id for record in await records(store, topic, tenant))
 
 
 async def numbers(store: Store, schedule_id: str, topic: str = TOPIC) -> list[int]:
-    """The occurrences of a schedule in the order in which they lie on the log."""
+    """The occurrences of a schedule in the order of the log."""
     return [record.number for record in await records(store, topic) if record.id == schedule_id]
 
 
@@ -229,7 +229,7 @@ async def listed(store: Store, query: Query, now: int = NOW, tenant: str = ACME)
 
 
 async def bring(store: Store, target: State, schedule_id: str = "one") -> Add:
-    """Make a schedule and bring it into a state at NOW; pending and paused ones are due a minute later."""
+    """Create a schedule in a state at NOW; pending and paused ones are due a minute later."""
     command = add(schedule_id, NOW + MINUTE)
     match target:
         case "pending":

@@ -20,9 +20,9 @@ from zlib import crc32
 
 import msgspec
 
+from tests.contract.compared_stores import RAM
 from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, NOW, SECOND, digest, drain, lane_of, listed, tend
 from tests.contract.stores import NAMES, has_lanes, opened
-from tests.contract.twins import RAM
 from tidings.clock import Clock
 from tidings.domain.errors import KeyReused
 from tidings.domain.recurrence.request_fields import Terms, read_cron, read_local, read_rule
@@ -40,14 +40,14 @@ from tidings.domain.schedules.command import (
     address,
 )
 from tidings.domain.schedules.lateness import Lateness
-from tidings.domain.schedules.schedule import MADE_ID, Message, Query, pack
+from tidings.domain.schedules.schedule import MADE_ID, Message, Outgoing, Query, pack
 from tidings.domain.schedules.when import Every, Once, Period, When, occurrence
 from tidings.intake.rule_changes import RuleChanges
 from tidings.ports import IdempotencyKey, Store
 from tidings.testing import SimulatedClock
 
 ID_RETENTION_US = 3 * DAY + 777  # no step ends at the very moment at which one of these does
-RECEIPT_RETENTION_US = DAY + 777
+IDEMPOTENCY_RETENTION_US = DAY + 777
 STEPS_MAX = 9
 TOGETHER = 10
 COMMANDS_MAX = 6
@@ -81,7 +81,7 @@ class Differs(AssertionError):
 
 @dataclass
 class Tally:
-    """What the sequences consisted of."""
+    """The commands that were run, by kind."""
 
     sequences: int = 0
     commands: Counter[str] = field(default_factory=Counter)
@@ -101,7 +101,7 @@ class Tally:
 
 
 class Stores:
-    """The stores side by side. Ids that they make differ: the names of the first store stand for all."""
+    """The stores. Generated ids differ: those of the first store stand for all."""
 
     def __init__(self) -> None:
         self.names = [name for name in NAMES if not has_lanes(name)]
@@ -118,7 +118,7 @@ class Stores:
                 name,
                 Path(folder),
                 id_retention_us=ID_RETENTION_US,
-                receipt_retention_us=RECEIPT_RETENTION_US,
+                idempotency_retention_us=IDEMPOTENCY_RETENTION_US,
                 retention_us=10**17,
             )
             self.all.append(await self._stack.enter_async_context(store))
@@ -146,7 +146,7 @@ class Stores:
     # Ids
 
     def learn(self, index: int, first: Sequence[str], own: Sequence[str]) -> None:
-        """What the first store calls the ids that this one made."""
+        """Map generated ids to those of the first store."""
         for theirs, name in zip(first, own, strict=True):
             if MADE_ID.match(name):
                 self._aliases[index].setdefault(theirs, name)
@@ -160,7 +160,7 @@ class Stores:
         """How the first store calls an id of this one."""
         return self._named[index].get(own, own)
 
-    def told(self, index: int, command: Command) -> Command:
+    def translated(self, index: int, command: Command) -> Command:
         """The command with the id that this store knows."""
         _, schedule_id = address(command)
         if schedule_id is None or (name := self.own(index, schedule_id)) == schedule_id:
@@ -182,7 +182,7 @@ class Run:
         self._made: dict[int, list[str]] = {number: [] for number in numbers}
         self._seen: dict[tuple[str, str], None] = {}
         self._sent: dict[int, list[Add]] = {number: [] for number in numbers}
-        self._receipts: list[tuple[IdempotencyKey, list[Command]]] = []
+        self._idempotency_keys: list[tuple[IdempotencyKey, list[Command]]] = []
         self._limit = self._random.choice((2, 3, 100))
         self.log: list[str] = []
 
@@ -208,26 +208,28 @@ class Run:
         commands = [self._command(one) for one, count in each for _ in range(count)]
         if self._random.random() < 0.5:
             self._random.shuffle(commands)
-        receipt = None
+        idempotency = None
         if self._random.random() < 0.1:
-            receipt = IdempotencyKey(TENANTS[0], f"key-{self._numbers[0]}-{len(self._receipts)}", b"body")
-            self._receipts.append((receipt, commands))
-        await self._send(commands, receipt)
+            idempotency = IdempotencyKey(TENANTS[0], f"key-{self._numbers[0]}-{len(self._idempotency_keys)}", b"body")
+            self._idempotency_keys.append((idempotency, commands))
+        await self._send(commands, idempotency)
 
     async def _replay(self) -> None:
         """An idempotency key again, with the same body or another."""
-        if self._receipts:
-            receipt, commands = self._random.choice(self._receipts)
+        if self._idempotency_keys:
+            idempotency, commands = self._random.choice(self._idempotency_keys)
             body = self._random.choice((b"body", b"another"))
-            await self._send(commands, msgspec.structs.replace(receipt, body=body))
+            await self._send(commands, msgspec.structs.replace(idempotency, body=body))
 
-    async def _send(self, commands: list[Command], receipt: IdempotencyKey | None = None) -> None:
-        self.log.append(f"apply at {self.now}, {receipt}: {commands}")
+    async def _send(self, commands: list[Command], idempotency: IdempotencyKey | None = None) -> None:
+        self.log.append(f"apply at {self.now}, {idempotency}: {commands}")
         firsts: list[str] = []
 
         async def ask(index: int, store: Store) -> list[Outcome] | str:
             try:
-                return await store.apply([self._stores.told(index, one) for one in commands], self.now, receipt)
+                return await store.apply(
+                    [self._stores.translated(index, one) for one in commands], self.now, idempotency
+                )
             except KeyReused:
                 return "reused"
 
@@ -322,8 +324,11 @@ class Run:
         self.log.append(f"one is kept back: {chosen}")
         for index, store in enumerate(self._stores.all):
             lane = lane_of(store)
-            first, _ = await lane.outbox()
-            waiting = await lane.outgoing(first, 1_000)
+            offset, _ = await lane.outbox()
+            waiting: list[Outgoing] = []
+            while found := await lane.outgoing(offset, 1_000):  # a store may return fewer than there are
+                waiting += found
+                offset = found[-1].offset + 1
             waiting.sort(key=lambda each: (self._stores.common(index, each.id), each.generation, each.number))
             if waiting:
                 await lane.hold([waiting[int(chosen * len(waiting))].offset], "unknown_topic")
@@ -362,7 +367,7 @@ class Run:
     # The end
 
     async def _end(self) -> None:
-        """Nothing of it is left for the next one."""
+        """Remove everything before the next sequence."""
         await self._send([Cancel(tenant, schedule_id) for tenant, schedule_id in self._seen])
         for store in self._stores.all:
             lane = lane_of(store)
@@ -458,7 +463,7 @@ class Run:
 
 
 async def run(first: int, count: int) -> Tally:
-    """So many sequences from a number on, on stores that are new."""
+    """This many sequences from a number on, on new stores."""
     tally, now = Tally(), NOW
     async with Stores() as stores:
         for start in range(first, first + count, TOGETHER):

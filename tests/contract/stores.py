@@ -21,7 +21,7 @@ from tidings.timeline.memory import MemoryStore
 
 LEASE_US = 3_000_000
 
-# A store with four lanes has a batch, an outbox and a partition for each: what is told of one batch, of one order, or
+# A store with four lanes has a batch, an outbox and a partition for each: what holds for one batch, for one order, or
 # of the partition that a key chooses, holds for a single lane and is marked `one_lane`. On a server the suite runs
 # once: what is so marked on one lane, all else on four.
 NAMES = ("memory", "sqlite", "postgres", "postgres-4")
@@ -33,13 +33,13 @@ _numbers: Iterator[int] = count(1)
 
 
 class Options(TypedDict, total=False):
-    """What every store can be told when it is opened."""
+    """The options of every store."""
 
     partitions: int
     id_retention_us: int
     retention_us: int
     retention_bytes: int | None
-    receipt_retention_us: int
+    idempotency_retention_us: int
     created: int
     outbox_rows_max: int
     outbox_bytes_max: int
@@ -87,7 +87,7 @@ def needs_a_server(name: str) -> bool:
 
 
 def parameters(*, lanes: bool = True) -> list[object]:
-    """The stores for `pytest.fixture(params=...)`, or those of one lane; unwritten ones are skipped, and say so."""
+    """The stores for `pytest.fixture(params=...)`, or those of one lane; unwritten ones are skipped with a reason."""
     unwritten = pytest.mark.skip(reason="this store is not written yet")
     return [
         pytest.param(name, marks=unwritten if is_missing(name) else [pytest.mark.slow] * needs_a_server(name))
@@ -122,9 +122,9 @@ async def _open(name: str, folder: Path, options: Options) -> Store:
 
 
 async def _open_postgres(lanes: int, options: Options) -> Store:
-    """A schema of its own for each store, and a clock that stands still, so that no lease runs out.
+    """A schema of its own for each store, and a fixed clock, so that no lease expires.
 
-    Nothing is polled: a look that answers in the midst of a release makes it look once more than these tests count.
+    Nothing is polled: a poll that is answered during a release makes it read once more than these tests count.
     """
     module = importlib.import_module("tidings.timeline.postgres.store")
     schema = f"contract_{os.getpid()}_{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""Large batches with mixed commands: in order, all of them, as if each had come by itself."""
+"""Large batches with mixed commands: in order, completely, with the same outcomes as single commands."""
 
 from collections.abc import Iterator
 from random import Random
@@ -63,7 +63,7 @@ async def seen(store: Store, schedule_id: str, now: int) -> Schedule | None:
     return schedule and msgspec.structs.replace(schedule, offset=None)
 
 
-async def test_a_thousand_new_ones_at_once(store: Store) -> None:
+async def test_a_batch_of_a_thousand_new_schedules(store: Store) -> None:
     ids = [f"s{number}" for number in range(ROWS)]
     assert await words(store, *(add(one, NOW) for one in ids)) == ["scheduled"] * ROWS
     assert await words(store, *(add(one, NOW) for one in ids)) == ["unchanged"] * ROWS
@@ -76,7 +76,7 @@ async def test_a_thousand_new_ones_at_once(store: Store) -> None:
     assert await words(store, *(Cancel(ACME, one) for one in ids + made)) == ["already_released"] * 2 * ROWS
 
 
-async def test_a_thousand_of_which_some_repeat(store: Store) -> None:
+async def test_a_batch_of_a_thousand_with_some_repeats(store: Store) -> None:
     """Repeats of earlier batches, repeats inside the batch, and other content, all in one."""
     await applied(store, *(add(f"s{number}", NOW) for number in range(0, ROWS, 2)))
     batch: list[Command] = [add(f"s{number % 700}", NOW + (number % 7 == 0)) for number in range(ROWS)]
@@ -111,7 +111,7 @@ async def test_one_batch_gives_the_same_outcomes_as_a_thousand_batches(open_stor
 
 
 @pytest.mark.slow
-async def test_a_thousand_cancels_beside_a_thousand_new_ones(store: Store) -> None:
+async def test_a_thousand_cancels_beside_a_thousand_new_schedules(store: Store) -> None:
     old, new = [f"old{number}" for number in range(ROWS)], [f"new{number}" for number in range(ROWS)]
     await applied(store, *(add(one, NOW + DAY) for one in old[::2]), *(add(one, NOW) for one in old[1::2]))
     both: list[Command] = []
@@ -122,6 +122,7 @@ async def test_a_thousand_cancels_beside_a_thousand_new_ones(store: Store) -> No
     assert await left(store) == sorted(new)
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_over_many_batches(store: Store) -> None:
     """Conservation: what was scheduled and not cancelled is released or missed, in the end."""
     random = Random(42)
@@ -160,8 +161,8 @@ async def test_nothing_is_lost_over_many_batches(store: Store) -> None:
     assert all(record.due <= record.released for record in await records(store))
 
 
-async def test_a_batch_that_comes_again_is_answered_by_how_each_stands(store: Store) -> None:
-    """Of what is due soon, later and much later, of what has left, was changed or is another tenant's."""
+async def test_a_repeated_batch_returns_the_present_state_of_each_schedule(store: Store) -> None:
+    """Schedules due soon, later and much later, released or changed ones, and those of another tenant."""
     dues = [0, SECOND, 20 * MINUTE, DAY, DAY + 1, 3 * DAY, 40 * DAY, 40 * DAY + 1]
     batch = [add(f"s{number}", NOW + due) for number, due in enumerate(dues * 20)]
     outcomes = await applied(store, *batch)
@@ -179,16 +180,16 @@ async def test_a_batch_that_comes_again_is_answered_by_how_each_stands(store: St
     await applied(store, *changed)
     others = [add("new", NOW + DAY), add("s21", NOW + 7 * DAY)]
     again = await applied(store, *(one for one in reversed(batch) if one.id != "s21"), *others)
-    standing = {outcome.id: (outcome.outcome, outcome.due, outcome.state or "pending") for outcome in again}
+    outcomes_by_id = {outcome.id: (outcome.outcome, outcome.due, outcome.state or "pending") for outcome in again}
     for one in batch:
         assert one.id is not None
         state = "released" if one.due == NOW else "pending"
         if one.id not in {"s11", "s12", "s13", "s14", "s15", "s21"}:
-            assert standing[one.id] == ("unchanged", one.due, state)
-    assert standing["s11"] == ("unchanged", NOW + DAY, "cancelled")
-    assert standing["s12"] == ("unchanged", NOW + DAY + 1, "paused")
-    assert standing["s13"][0] == "rejected"
-    assert standing["s14"] == ("unchanged", NOW, "pending")
-    assert standing["s15"] == ("unchanged", NOW + 40 * DAY + 1, "cancelled")
-    assert (standing["new"][0], standing["s21"][0]) == ("scheduled", "rejected")
+            assert outcomes_by_id[one.id] == ("unchanged", one.due, state)
+    assert outcomes_by_id["s11"] == ("unchanged", NOW + DAY, "cancelled")
+    assert outcomes_by_id["s12"] == ("unchanged", NOW + DAY + 1, "paused")
+    assert outcomes_by_id["s13"][0] == "rejected"
+    assert outcomes_by_id["s14"] == ("unchanged", NOW, "pending")
+    assert outcomes_by_id["s15"] == ("unchanged", NOW + 40 * DAY + 1, "cancelled")
+    assert (outcomes_by_id["new"][0], outcomes_by_id["s21"][0]) == ("scheduled", "rejected")
     assert {outcome.outcome for outcome in await applied(store, *theirs)} == {"unchanged"}

@@ -285,11 +285,11 @@ async def test_the_history_of_a_fired_schedule_keeps_its_original_due_time(store
 
 # --- schedules that belong to a notification ---
 
-ERRAND = b'{"notification":"tea"}'
-AGAIN = b'{"notification":"tea","delivery":"tea/1","attempt":2}'
+JOB = b'{"notification":"tea"}'
+RETRY_JOB = b'{"notification":"tea","delivery":"tea/1","attempt":2}'
 
 
-def told(schedule_id: str = "tea", value: bytes = ERRAND) -> Add:
+def notification_schedule(schedule_id: str = "tea", value: bytes = JOB) -> Add:
     return add(schedule_id, LATE, topic="notify.email", value=value)
 
 
@@ -308,34 +308,37 @@ def told(schedule_id: str = "tea", value: bytes = ERRAND) -> Add:
         (Fire(ACME, "tea/1~2"), "cancel the notification"),
     ],
 )
-async def test_a_change_that_would_cut_a_notification_off_is_refused(
+async def test_a_change_that_would_break_a_notification_is_rejected(
     store: Store, command: Command, advice: str
 ) -> None:
-    await applied(store, told(), told("tea/1~2", AGAIN))
+    await applied(store, notification_schedule(), notification_schedule("tea/1~2", RETRY_JOB))
     outcome = await answer(store, command)
     assert (outcome.outcome, outcome.state, outcome.due) == ("rejected", "pending", LATE)
     assert (outcome.reason or "").startswith("this schedule belongs to notification 'tea'")
     assert advice in (outcome.reason or "")
     await drain(store, LATE)
     assert sorted(record.message for record in await records(store, "notify.email")) == sorted(
-        [told().message, told("", AGAIN).message]
+        [notification_schedule().message, notification_schedule("", RETRY_JOB).message]
     )
 
 
 async def test_a_notification_may_be_paused_fired_and_cancelled_with_its_deliveries(store: Store) -> None:
-    await applied(store, told(), told("other"), told("third"))
+    await applied(store, notification_schedule(), notification_schedule("other"), notification_schedule("third"))
     assert await words(store, Pause(ACME, "tea"), Resume(ACME, "tea"), Fire(ACME, "tea")) == [
         "paused",
         "resumed",
         "fired",
     ]
-    assert await words(store, Cancel(ACME, "other", with_deliveries=True), told("third")) == ["cancelled", "unchanged"]
+    assert await words(store, Cancel(ACME, "other", with_deliveries=True), notification_schedule("third")) == [
+        "cancelled",
+        "unchanged",
+    ]
     await drain(store, LATE)
     assert await state(store, "other") == "cancelled"
 
 
 async def test_the_id_of_a_finished_notification_is_not_used_again(store: Store) -> None:
-    await applied(store, told())
+    await applied(store, notification_schedule())
     await drain(store, LATE)
     for command in (Replace(add("tea"), reuse=True), add("tea", reuse=True)):
         outcome = await answer(store, command, LATE)
@@ -351,7 +354,21 @@ async def test_the_id_of_a_finished_notification_is_not_used_again(store: Store)
         )
 
 
-async def test_what_somebody_scheduled_for_a_topic_of_notifications_is_theirs(store: Store) -> None:
+async def test_a_schedule_of_a_client_for_a_notification_topic_can_be_changed(store: Store) -> None:
     inline = add("mine", LATE, topic="notify.email", value=b'{"inline":{"id":"mine","tenant":"acme","channels":[]}}')
     await applied(store, inline, add("text", LATE, topic="notify.email", value=b"no JSON"))
     assert await words(store, Replace(add("mine", NOW)), Cancel(ACME, "text")) == ["replaced", "cancelled"]
+
+
+async def test_a_finished_id_can_begin_again_paused(store: Store) -> None:
+    await applied(store, add("one", NOW))
+    await drain(store, NOW)
+    again = await answer(store, Replace(add("one", NOW), reuse=True, paused=True), NOW + SECOND)
+    assert again.outcome == "scheduled"
+    schedule = await found(store, "one", LATE)
+    assert (schedule.state, schedule.generation, schedule.due) == ("paused", 2, NOW)
+    await drain(store, LATE)
+    assert await left(store) == ["one"]
+    assert (await answer(store, Resume(ACME, "one"), LATE)).outcome == "resumed"
+    await drain(store, LATE)
+    assert await left(store) == ["one", "one"]

@@ -79,8 +79,8 @@ async def test_pause_and_cancel_return_the_note_too(store: Store) -> None:
 async def test_a_time_moved_forward_has_a_note_with_the_new_time(store: Store) -> None:
     forward = read_local("2027-03-28 02:30", BERLIN)
     outcome = await answer(store, scheduled(forward), now=BEFORE)
-    told = f"{NOTE}: it is moved forward, to 03:30"
-    assert (outcome.outcome, outcome.due, outcome.note) == ("scheduled", GONE, told)
+    note = f"{NOTE}: it is moved forward, to 03:30"
+    assert (outcome.outcome, outcome.due, outcome.note) == ("scheduled", GONE, note)
     assert (await drain(store, GONE)).lateness_us == [0]
 
 

@@ -139,3 +139,36 @@ async def test_a_missed_schedule_has_a_reason(store: Store) -> None:
     schedule = await found(store, "one")
     assert (schedule.state, schedule.reason, schedule.finished) == ("missed", "expired", NOW)
     assert (schedule.partition, schedule.offset) == (None, None)
+
+
+async def test_a_forgotten_id_begins_with_the_generation_that_its_caller_states(open_store: OpenStore) -> None:
+    """Whoever remembers an id for longer than the store does must not see a generation twice."""
+    store = await open_store(id_retention_us=7 * DAY)
+    command = await bring(store, "released")
+    after = NOW + 8 * DAY
+    assert await store.find(ACME, "one", after) is None
+    again = Replace(add("one", after, value=b"again"), reuse=True, generation_min=3)
+    assert (await answer(store, again, after)).outcome == "scheduled"
+    one = await found(store, "one", after)
+    assert (one.generation, one.state) == (3, "pending")
+    assert [(event.event, event.at, event.due) for event in await store.history(ACME, "one", after)] == [
+        ("accepted", after, after)
+    ]
+    await drain(store, after)
+    assert [record.generation for record in await records(store, command.topic) if record.id == "one"] == [1, 3]
+    for least, expected in ((2, 4), (9, 9)):
+        more = Replace(add("one", after, value=b"%d" % least), reuse=True, generation_min=least)
+        assert (await answer(store, more, after)).outcome == "scheduled"
+        assert (await found(store, "one", after)).generation == expected
+        await drain(store, after)
+
+
+async def test_a_forgotten_id_can_begin_paused(open_store: OpenStore) -> None:
+    store = await open_store(id_retention_us=7 * DAY)
+    await bring(store, "released")
+    after = NOW + 8 * DAY
+    held = Replace(add("one", after, value=b"again"), reuse=True, paused=True, generation_min=2)
+    assert (await answer(store, held, after)).outcome == "scheduled"
+    await drain(store, after)
+    one = await found(store, "one", after)
+    assert (one.generation, one.state) == (2, "paused")

@@ -160,6 +160,7 @@ async def test_retention_by_age_is_for_every_partition(open_store: OpenStore) ->
     assert sum((await known(store)).first) == 60
 
 
+@pytest.mark.slow
 @pytest.mark.one_lane("each lane keeps its part of a topic's size")
 @pytest.mark.parametrize("key", [KEY, None], ids=["one partition", "all partitions"])
 async def test_large_topics_lose_their_oldest_records(open_store: OpenStore, key: bytes | None) -> None:
@@ -185,13 +186,13 @@ async def test_size_is_counted_by_topic(open_store: OpenStore) -> None:
     assert [len(await records(store, topic)) for topic in ("a", "b", "c")] == [8, 8, 8]
 
 
-async def test_without_a_bound_on_size_nothing_goes(store: Store) -> None:
+async def test_without_a_size_limit_nothing_is_deleted(store: Store) -> None:
     await publish(store, 20, size=100_000)
     await tend(store)
     assert len(await records(store)) == 20
 
 
-async def test_retention_leaves_schedules_alone(open_store: OpenStore) -> None:
+async def test_retention_does_not_affect_schedules(open_store: OpenStore) -> None:
     store = await open_store(retention_us=DAY, id_retention_us=30 * DAY)
     await applied(store, add("done"), add("later", NOW + 10 * DAY))
     await drain(store)
@@ -200,24 +201,24 @@ async def test_retention_leaves_schedules_alone(open_store: OpenStore) -> None:
     assert [await state(store, name, NOW + 5 * DAY) for name in ("done", "later")] == ["released", "pending"]
 
 
-def told(number: int, *topics: str, size: int = 10) -> list[Add]:
-    """So many for each topic."""
+def schedules_for(number: int, *topics: str, size: int = 10) -> list[Add]:
+    """This many schedules for each topic."""
     return [add(None, NOW, topic=topic, value=b"x" * size) for topic in topics for _ in range(number)]
 
 
-async def test_what_no_worker_has_settled_is_kept_whatever_its_age(open_store: OpenStore) -> None:
+async def test_records_that_no_worker_has_settled_are_kept_at_any_age(open_store: OpenStore) -> None:
     store = await open_store(retention_us=DAY)
     others = ("notify.dead", "notify.emails", "notify.email.higher", "anotify.email", "notify")
-    await applied(store, *told(1, *TOPICS, *others))
+    await applied(store, *schedules_for(1, *TOPICS, *others))
     await drain(store)
     await tend(store, NOW + 100 * DAY)
-    assert [len(await records(store, topic)) for topic in TOPICS] == [1] * len(TOPICS), "they are for people"
+    assert [len(await records(store, topic)) for topic in TOPICS] == [1] * len(TOPICS), "no worker has read them"
     assert [len(await records(store, topic)) for topic in others] == [0] * len(others)
 
 
-async def test_what_is_settled_goes_by_age_and_no_more(open_store: OpenStore) -> None:
+async def test_only_settled_records_are_deleted_by_age(open_store: OpenStore) -> None:
     store = await open_store(retention_us=DAY)
-    await applied(store, *told(40, "notify.sms"))
+    await applied(store, *schedules_for(40, "notify.sms"))
     await drain(store)
     ends = (await known(store, "notify.sms")).next
     settled = {number: end // 2 for number, end in enumerate(ends)}
@@ -232,9 +233,9 @@ async def test_what_is_settled_goes_by_age_and_no_more(open_store: OpenStore) ->
     assert await records(store, "notify.sms") == []
 
 
-async def test_what_is_settled_goes_by_size_and_no_more(open_store: OpenStore) -> None:
+async def test_only_settled_records_are_deleted_by_size(open_store: OpenStore) -> None:
     store = await open_store(retention_bytes=10_000)
-    await applied(store, *told(20, "notify.push", size=10_000))
+    await applied(store, *schedules_for(20, "notify.push", size=10_000))
     await drain(store)
     await tend(store, NOW + SECOND)
     assert len(await records(store, "notify.push")) == 20

@@ -1,4 +1,4 @@
-"""Answers name a due time that is kept: that of the next occurrence which can leave, as far as is known."""
+"""Answers contain the due time of the next occurrence that can be released, as far as is known."""
 
 from tests.contract.factories import (
     ACME,
@@ -27,7 +27,7 @@ LATER = NOW + 5 * HOUR + 30 * MINUTE  # five of an hourly rule have passed, and 
 NEXT = NOW + 6 * HOUR
 
 
-async def test_a_past_start_that_is_skipped(store: Store) -> None:
+async def test_next_due_of_a_past_start_with_skip(store: Store) -> None:
     outcome = await answer(store, scheduled(hourly(), policy="skip"), now=LATER)
     assert (outcome.outcome, outcome.due, outcome.note) == ("scheduled", NEXT, None)
     schedule = await found(store, "one", LATER)
@@ -40,23 +40,23 @@ async def test_a_past_start_that_is_skipped(store: Store) -> None:
     assert [record.due for record in await records(store)] == [outcome.due]
 
 
-async def test_a_past_start_of_which_the_latest_leaves(store: Store) -> None:
+async def test_next_due_of_a_past_start_with_fire_latest(store: Store) -> None:
     outcome = await answer(store, scheduled(hourly(), policy="fire_latest"), now=LATER)
     assert outcome.due == NEXT - HOUR
     await drain(store, LATER)
     assert [record.due for record in await records(store)] == [outcome.due]
 
 
-async def test_a_past_start_of_which_all_leave(store: Store) -> None:
+async def test_next_due_of_a_past_start_with_fire_all(store: Store) -> None:
     assert (await answer(store, scheduled(hourly(), policy="fire_all"), now=LATER)).due == NOW
 
 
-async def test_within_the_grace_it_still_leaves(store: Store) -> None:
+async def test_next_due_of_a_past_start_within_its_grace(store: Store) -> None:
     outcome = await answer(store, scheduled(hourly(), policy="skip"), now=NEXT + MINUTE)
     assert outcome.due == NEXT
 
 
-async def test_what_is_replaced_and_skips(store: Store) -> None:
+async def test_next_due_of_a_replacement_with_skip(store: Store) -> None:
     every = Every(NOW, Period(0, HOUR))
     await answer(store, scheduled(every, policy="skip"), now=NOW - DAY)
     outcome = await answer(store, Replace(changed(scheduled(every, policy="skip"))), now=LATER)
@@ -65,7 +65,7 @@ async def test_what_is_replaced_and_skips(store: Store) -> None:
     assert [record.due for record in await records(store)] == [NEXT]
 
 
-async def test_after_a_pause_whose_missed_ones_are_skipped(store: Store) -> None:
+async def test_next_due_after_a_pause_with_skip(store: Store) -> None:
     await answer(store, scheduled(hourly(), jitter_us=7))
     await answer(store, Pause(ACME, "one"))
     resumed = await answer(store, Resume(ACME, "one", "skip"), now=LATER)
@@ -77,30 +77,30 @@ async def test_after_a_pause_whose_missed_ones_are_skipped(store: Store) -> None
     assert (await drain(store, NEXT + 7)).lateness_us == [0]
 
 
-async def test_after_a_pause_of_which_more_fell_due_than_ever_leaves_at_once(store: Store) -> None:
+async def test_next_due_after_a_pause_with_more_overdue_than_catch_up_max(store: Store) -> None:
     await answer(store, scheduled(read_rule("FREQ=SECONDLY", NOW)))
     await answer(store, Pause(ACME, "one"))
     resumed = await answer(store, Resume(ACME, "one", "fire_all"), now=NOW + 6 * HOUR)
-    told = "11,601 of what is overdue will be counted as missed (catch_up_max): at most the latest 10,000 leave at once"
-    assert (resumed.outcome, resumed.note) == ("resumed", told)
+    note = "11,601 of what is overdue will be counted as missed (catch_up_max): at most the latest 10,000 leave at once"
+    assert (resumed.outcome, resumed.note) == ("resumed", note)
     assert dict((await release(store, NOW + 6 * HOUR, 1)).missed) == {"catch_up_max": 11_601}
 
 
-async def test_a_one_shot_that_a_pause_made_too_late(store: Store) -> None:
+async def test_next_due_of_a_one_shot_that_expired_during_a_pause(store: Store) -> None:
     await applied(store, add("one", lateness=Lateness("skip")), Pause(ACME, "one"))
     resumed = await answer(store, Resume(ACME, "one"), now=LATER)
     assert (resumed.due, resumed.note) == (NOW, "it is overdue and will not be released: missed (late_skipped)")
     assert dict((await drain(store, LATER)).missed) == {"late_skipped": 1}
 
 
-async def test_a_rule_that_has_passed_as_a_whole(store: Store) -> None:
+async def test_next_due_of_a_rule_that_is_entirely_in_the_past(store: Store) -> None:
     outcome = await answer(store, scheduled(hourly(";COUNT=3"), policy="skip"), now=LATER)
     assert (outcome.outcome, outcome.due) == ("scheduled", NOW + 2 * HOUR)
     assert outcome.note == "it is overdue and will not be released: missed (late_skipped)"
     assert dict((await drain(store, LATER)).missed) == {"late_skipped": 3}
 
 
-async def test_a_calendar_that_takes_the_first_days(store: Store) -> None:
+async def test_next_due_when_a_calendar_excludes_the_first_days(store: Store) -> None:
     today = NOW // DAY
     await store.put_calendar(ACME, Calendar("off", (today, today + 1), NOW))
     for policy in ("skip", "fire_latest"):

@@ -1,4 +1,4 @@
-"""Who owns the store: every store can tell, with what its owner says of itself."""
+"""Every store shows its owner, with the report of that node."""
 
 import msgspec
 
@@ -45,4 +45,4 @@ async def test_a_node_that_resigned_owns_nothing(store: Store) -> None:
     await store.resign()
     fleet = await store.nodes(NOW)
     owners = {lane.node for lane in fleet.lanes}
-    assert owners == {None} or type(store).__name__ == "MemoryStore", "nobody else could own what is in memory"
+    assert owners == {None} or type(store).__name__ == "MemoryStore", "a store in memory has only one process"

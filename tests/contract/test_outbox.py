@@ -1,11 +1,25 @@
-"""What is released to Kafka waits in the outbox, in one order, until it is known to be there."""
+"""Records for Kafka wait in the outbox, in one order, until they are known to be on Kafka."""
 
 import pytest
 
-from tests.contract.factories import ACME, MINUTE, NOW, SECOND, add, applied, drain, every, lane_of
+from tests.contract.conftest import OpenStore
+from tests.contract.factories import (
+    ACME,
+    MINUTE,
+    NOW,
+    SECOND,
+    add,
+    applied,
+    drain,
+    every,
+    found,
+    lane_of,
+    state,
+    words,
+)
 from tidings.domain.errors import Moved
 from tidings.domain.schedules.command import Cancel, Command, Fire, Outcome, Pause, Replace, Resume
-from tidings.domain.schedules.lateness import MissedReason
+from tidings.domain.schedules.lateness import Lateness, MissedReason
 from tidings.domain.schedules.schedule import Query
 from tidings.ports import SourceBatch, SourcePosition, Store
 
@@ -182,6 +196,8 @@ CHANGES: dict[str, tuple[Command, Outcome]] = {
         Replace(every("ten", NOW + MINUTE, topic=ON_KAFKA)),
         Outcome("ten", "replaced", NOW + MINUTE, in_flight=2),
     ),
+    "fire": (Fire(ACME, "ten"), Outcome("ten", "fired", NOW + SECOND, in_flight=2)),
+    "resume": (Resume(ACME, "ten"), Outcome("ten", "unchanged", NOW + 2 * SECOND, "pending", in_flight=2)),
 }
 
 
@@ -209,7 +225,7 @@ async def test_a_held_record_is_in_flight_until_it_is_deleted(store: Store) -> N
     lane = lane_of(store)
     await lane.hold([0], "unknown_topic")
     await lane.settle(1)
-    assert [one.in_flight for one in await applied(store, Pause(ACME, "ten"), Resume(ACME, "ten"))] == [1, None]
+    assert [one.in_flight for one in await applied(store, Pause(ACME, "ten"), Resume(ACME, "ten"))] == [1, 1]
     await lane.free([0])
     assert await applied(store, Cancel(ACME, "ten")) == [Outcome("ten", "cancelled", NOW + SECOND)]
 
@@ -225,3 +241,54 @@ async def test_the_last_occurrence_in_flight_and_one_that_was_fired(store: Store
     lane_of(store).arrived(3)
     (over,) = await applied(store, Cancel(ACME, "two"), now=NOW + SECOND)
     assert (over.outcome, over.state) == ("already_released", "ended")
+
+
+@pytest.mark.one_lane("every lane has an outbox of its own")
+async def test_a_record_that_expired_in_the_outbox_is_missed(store: Store) -> None:
+    lane, bounded = lane_of(store), Lateness(expires_after_us=SECOND)
+    await applied(
+        store,
+        *(add(name, NOW, topic=ON_KAFKA, lateness=bounded) for name in ("one", "two")),
+        add("three", NOW, topic=ON_KAFKA),
+    )
+    await drain(store, NOW)
+    records = {record.id: record for record in await lane.outgoing(0, 10)}
+    assert {name: record.expires for name, record in records.items()} == {
+        "one": NOW + SECOND,
+        "two": NOW + SECOND,
+        "three": None,
+    }
+    later = NOW + 5 * SECOND
+    await lane.expire([records["one"].offset], later)
+    missed = await found(store, "one")
+    assert (missed.state, missed.reason, missed.finished) == ("missed", "expired", later)
+    assert {record.id for record in await lane.outgoing(0, 10)} == {"two", "three"}
+    assert await words(store, Cancel(ACME, "one")) == ["rejected"]
+    assert await state(store, "two") == "in_flight"
+    await lane.settle(3)
+    assert await lane.outgoing(0, 10) == []
+    assert await state(store, "two") == "released"
+
+
+@pytest.mark.one_lane("every lane has an outbox of its own")
+async def test_an_expired_record_takes_no_room(open_store: OpenStore) -> None:
+    store = await open_store(outbox_rows_max=2)
+    bounded = Lateness(expires_after_us=SECOND)
+    await applied(store, *(add(None, NOW, topic=ON_KAFKA, lateness=bounded) for _ in range(3)))
+    assert (await drain(store, NOW)).handed == 2
+    await lane_of(store).expire([0, 1], NOW + SECOND)
+    assert (await drain(store, NOW)).handed == 1
+
+
+@pytest.mark.one_lane("every lane has an outbox of its own")
+async def test_the_moment_of_leaving_is_stored_for_what_had_waited(store: Store) -> None:
+    await applied(store, *(add(name, NOW, topic=ON_KAFKA) for name in ("one", "two")), every("tick", topic=ON_KAFKA))
+    await drain(store, NOW)
+    lane, later = lane_of(store), NOW + 5 * SECOND
+    offsets = {record.id: record.offset for record in await lane.outgoing(0, 10)}
+    await lane.left([offsets["one"], offsets["tick"]], later)
+    await lane.settle(3)
+    assert (await found(store, "one")).finished == later
+    assert (await found(store, "two")).finished == NOW
+    events = await store.history(ACME, "one", later)
+    assert (events[-1].event, events[-1].at) == ("released", later)

@@ -1,4 +1,4 @@
-"""An outbox holds little: while it is full, what goes to Kafka stays on the timeline, and the log goes on."""
+"""The capacity of the outbox: while it is full, rows for Kafka stay on the timeline, and the log continues."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ from tests.contract.factories import (
 from tidings.domain.schedules.command import Add, Cancel, Fire, Priority, Replace
 from tidings.domain.schedules.lateness import Lateness
 from tidings.ports import Store
-from tidings.timeline.outbox_capacity import OUTBOX_ROWS_MAX, OutboxCapacity
+from tidings.timeline.store_rules import OUTBOX_ROWS_MAX, OutboxCapacity
 
 GLOBEX = "globex"
 ON_KAFKA = "kafka:orders"
@@ -90,7 +90,7 @@ async def test_rows_that_wait_for_room_expire(store: Store) -> None:
     assert (await drain(store, NOW + 5 * SECOND)).missed == {"expired": 1}
 
 
-async def test_what_is_replaced_by_one_for_the_other_bus_goes_its_way(store: Store) -> None:
+async def test_a_replacement_for_the_other_bus_is_released_there(store: Store) -> None:
     await fill(store)
     await applied(store, add("to-log", NOW, topic=ON_KAFKA), add("to-kafka", NOW), every("again", topic=ON_KAFKA))
     instead = [add("to-log", NOW, content="new"), add("to-kafka", NOW, topic=ON_KAFKA, content="new")]
@@ -116,13 +116,13 @@ async def test_recurring_and_fired_records_wait_for_room_too(store: Store) -> No
     assert {(record.id, record.number) for record in records} == {("tick", 3), ("tock", -1)}
 
 
-async def test_recurring_schedules_do_not_go_beyond_it(store: Store) -> None:
+async def test_recurring_schedules_do_not_exceed_the_capacity(store: Store) -> None:
     await applied(store, *(every(f"tick-{index}", NOW, topic=ON_KAFKA) for index in range(2 * ROOM)))
     assert (await drain(store)).handed == ROOM
     assert await lane_of(store).outbox() == (0, ROOM)
 
 
-async def test_while_it_is_full_nothing_is_next(store: Store) -> None:
+async def test_next_due_is_none_while_the_outbox_is_full(store: Store) -> None:
     await fill(store)
     await applied(store, *burst(5))
     assert next_due(store) is None
@@ -158,7 +158,7 @@ async def test_room_is_divided_in_fair_shares(store: Store) -> None:
     assert 7 <= shares[GLOBEX] <= 8
 
 
-async def test_held_records_need_no_room(store: Store) -> None:
+async def test_parked_records_need_no_room(store: Store) -> None:
     await fill(store)
     await applied(store, *burst(ROOM))
     await lane_of(store).hold(range(10), "no such topic")
@@ -174,7 +174,7 @@ async def test_settled_records_make_room(store: Store) -> None:
     assert (await drain(store)).handed == 7
 
 
-async def test_it_is_full_in_bytes_too(open_store: OpenStore) -> None:
+async def test_the_capacity_in_bytes_is_respected(open_store: OpenStore) -> None:
     store = await open_store(outbox_bytes_max=100_000)
     await applied(store, *(add(None, NOW, topic=ON_KAFKA, value=bytes(10_000)) for _ in range(30)))
     assert 9 <= (await drain(store)).handed <= 10
@@ -183,7 +183,7 @@ async def test_it_is_full_in_bytes_too(open_store: OpenStore) -> None:
     assert 2 <= (await drain(store)).handed <= 4
 
 
-async def test_one_that_is_larger_than_the_room_leaves_alone(open_store: OpenStore) -> None:
+async def test_a_record_larger_than_the_capacity_is_released_alone(open_store: OpenStore) -> None:
     store = await open_store(outbox_bytes_max=1_000)
     await applied(store, *(add(f"large-{index}", NOW, topic=ON_KAFKA, value=bytes(10_000)) for index in range(3)))
     assert (await drain(store)).handed == 1
@@ -191,7 +191,7 @@ async def test_one_that_is_larger_than_the_room_leaves_alone(open_store: OpenSto
     assert (await drain(store)).handed == 1
 
 
-async def test_recurring_schedules_count_in_bytes(open_store: OpenStore) -> None:
+async def test_recurring_schedules_count_towards_the_capacity_in_bytes(open_store: OpenStore) -> None:
     store = await open_store(outbox_bytes_max=100_000)
     names = [f"tick-{index}" for index in range(30)]
     await applied(store, *(every(name, NOW, topic=ON_KAFKA, value=bytes(10_000)) for name in names))
@@ -199,7 +199,7 @@ async def test_recurring_schedules_count_in_bytes(open_store: OpenStore) -> None
 
 
 @pytest.mark.slow
-async def test_by_default_it_holds_thousands(open_store: OpenStore) -> None:
+async def test_the_default_capacity_is_thousands_of_records(open_store: OpenStore) -> None:
     store = await open_store()
     for _ in range(2):
         await applied(store, *burst(OUTBOX_ROWS_MAX // 2 + 100))
@@ -208,9 +208,9 @@ async def test_by_default_it_holds_thousands(open_store: OpenStore) -> None:
     assert (await found(store, (await lane_of(store).outgoing(0, 1))[0].id)).state == "in_flight"
 
 
-def test_room_is_counted_from_what_is_in_it() -> None:
+def test_room_is_counted_from_the_stored_records() -> None:
     room = OutboxCapacity(10, 1_000)
-    room.begin([(offset, 10) for offset in range(5, 12)])
+    room.begin([(5, [10] * 6), (11, [10])])
     assert (room.rows, room.bytes) == (3, 930)
     room.put(12, [10, 500, 10])
     assert room.rows == 0
@@ -220,7 +220,7 @@ def test_room_is_counted_from_what_is_in_it() -> None:
     assert (room.rows, room.bytes) == (3, 930)
 
 
-async def test_while_it_is_shut_nothing_goes_in_and_nothing_is_lost(store: Store) -> None:
+async def test_while_the_outbox_is_closed_nothing_enters_and_nothing_is_lost(store: Store) -> None:
     woken: list[bool] = []
     lane_of(store).watch(lambda: woken.append(True))
     lane_of(store).shut(True)

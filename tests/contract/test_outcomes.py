@@ -127,7 +127,7 @@ def change(verb: str, schedule_id: str) -> Command:
 
 
 @pytest.mark.parametrize(("verb", "before", "word"), TABLE)
-async def test_answer(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
+async def test_outcome_of_each_command_in_each_state(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
     """Every field of the answer, on every store."""
     present = await bring(store, before)
     assert await answer(store, command(verb, present)) == expected(verb, before, word, last_due(present))
@@ -139,7 +139,7 @@ def last_due(present: Add) -> int:
 
 
 def expected(verb: str, before: State, word: OutcomeWord, due: int) -> Outcome:
-    """The whole answer: state, reason and due time too, where the word alone does not say enough."""
+    """The whole answer: state, reason and due time too, where the outcome alone is not enough."""
     match word:
         case "unchanged" | "already_released":
             return Outcome("one", word, due, before)
@@ -161,8 +161,8 @@ def expected(verb: str, before: State, word: OutcomeWord, due: int) -> Outcome:
 
 
 @pytest.mark.parametrize(("verb", "before", "word"), TABLE)
-async def test_state_after(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
-    """What is refused changes nothing, and what is answered is so."""
+async def test_state_after_each_command(store: Store, verb: str, before: State, word: OutcomeWord) -> None:
+    """A refused command changes nothing, and the answer matches the state."""
     present = await bring(store, before)
     earlier = await found(store, "one")
     await answer(store, command(verb, present))
@@ -231,7 +231,9 @@ async def test_a_name_that_cannot_be_stored_is_rejected(store: Store, verb: str,
     assert outcome == Outcome(name.replace("\ud800", "?"), "rejected", reason=reason, field="id")
 
 
-async def test_the_same_of_topics_and_tenants_and_the_rest_of_the_batch_is_taken(store: Store) -> None:
+async def test_a_topic_or_tenant_that_cannot_be_stored_is_rejected_and_the_rest_of_the_batch_accepted(
+    store: Store,
+) -> None:
     outcomes = await applied(
         store,
         add("a", NOW + MINUTE),

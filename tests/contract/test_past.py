@@ -6,7 +6,7 @@ from tests.contract.factories import ACME, HOUR, MINUTE, NOW, add, answer, appli
 from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.ports import IdempotencyKey, Store
 
-RECEIPT = IdempotencyKey(ACME, "key-1", b"digest of the body")
+IDEMPOTENCY = IdempotencyKey(ACME, "key-1", b"digest of the body")
 REASON = "is 2 hours in the past"
 NOTE = "due 2 hours ago: sent now"
 
@@ -59,8 +59,8 @@ async def test_only_a_schedule_that_begins_has_the_note(store: Store) -> None:
 
 
 async def test_a_repeat_with_an_idempotency_key_has_the_first_note(store: Store) -> None:
-    first = await store.apply([add("a", NOW + MINUTE)], NOW, RECEIPT)
-    assert await store.apply([too_late(add("a", NOW + HOUR))], NOW + HOUR, RECEIPT) == first
+    first = await store.apply([add("a", NOW + MINUTE)], NOW, IDEMPOTENCY)
+    assert await store.apply([too_late(add("a", NOW + HOUR))], NOW + HOUR, IDEMPOTENCY) == first
     other = IdempotencyKey(ACME, "key-2", b"another body")
     noted = await store.apply([msgspec.structs.replace(add("b"), note=NOTE)], NOW, other)
     assert noted[0].note == NOTE
@@ -68,7 +68,7 @@ async def test_a_repeat_with_an_idempotency_key_has_the_first_note(store: Store)
 
 
 async def test_a_refused_request_does_not_use_up_its_idempotency_key(store: Store) -> None:
-    assert await store.apply([too_late(add("a"))], NOW, RECEIPT) == [rejected("a")]
-    corrected = IdempotencyKey(ACME, RECEIPT.key, b"another body")
+    assert await store.apply([too_late(add("a"))], NOW, IDEMPOTENCY) == [rejected("a")]
+    corrected = IdempotencyKey(ACME, IDEMPOTENCY.key, b"another body")
     (outcome,) = await store.apply([add("a")], NOW, corrected)
     assert outcome.outcome == "scheduled"

@@ -1,4 +1,4 @@
-"""Changes and releases at the same time: whoever comes second is told the truth."""
+"""Changes and releases at the same time: the second one gets a correct answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ async def test_nothing_is_released_after_a_pause(store: Store) -> None:
 
 
 async def test_a_recurrence_ends_where_it_was_cancelled(store: Store) -> None:
-    """What left before the cancel stays; nothing follows it, and no number is there twice."""
+    """Records released before the cancel stay; nothing follows them, and no number occurs twice."""
     names = IDS[:40]
     await applied(store, *(every(name, NOW - 20_000_000) for name in names))
     outcomes, _ = await asyncio.gather(change(store, [Cancel(ACME, name) for name in names]), drain(store, rows_max=5))

@@ -1,4 +1,4 @@
-"""What can be seen: one schedule's history, pages, forecast and counts."""
+"""Reads: the history of a schedule, pages, forecast and counts."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ from tidings.ports import Store
 STATES: tuple[State, ...] = ("pending", "paused", "released", "ended", "cancelled", "missed")
 
 
-async def story(store: Store, schedule_id: str = "one", now: int = NOW) -> list[str]:
+async def history(store: Store, schedule_id: str = "one", now: int = NOW) -> list[str]:
     return [event.event for event in await store.history(ACME, schedule_id, now)]
 
 
@@ -44,7 +44,7 @@ async def test_a_long_history_keeps_its_last_hundred_lines(store: Store) -> None
     for moment in range(1, 81):
         await applied(store, Pause(ACME, "one"), now=NOW + 2 * moment)
         await applied(store, Resume(ACME, "one"), now=NOW + 2 * moment + 1)
-    lines = await story(store, "one", NOW + 200)
+    lines = await history(store, "one", NOW + 200)
     assert lines[:1] == ["accepted"]
     assert lines[1:] == ["paused", "resumed"] * 50
 
@@ -60,9 +60,9 @@ async def test_history_of_a_one_shot(store: Store) -> None:
 
 async def test_history_of_a_generated_id(store: Store) -> None:
     (outcome,) = await applied(store, add(None, NOW + 1))
-    assert await story(store, outcome.id) == ["accepted"]
+    assert await history(store, outcome.id) == ["accepted"]
     await drain(store, NOW + 3)
-    assert await story(store, outcome.id) == ["accepted", "released"]
+    assert await history(store, outcome.id) == ["accepted", "released"]
 
 
 async def test_history_has_every_change_once(store: Store) -> None:
@@ -84,9 +84,9 @@ async def test_history_has_every_change_once(store: Store) -> None:
     assert events[4].occurrence == -1
 
 
-async def test_history_of_what_was_missed(store: Store) -> None:
+async def test_history_of_missed_occurrences(store: Store) -> None:
     await bring(store, "missed")
-    assert await story(store) == ["accepted", "missed"]
+    assert await history(store) == ["accepted", "missed"]
     missed = await last(store, "missed")
     assert (missed.at, missed.reason) == (NOW, "expired")
 
@@ -97,7 +97,7 @@ async def test_history_of_a_recurring_schedule(store: Store) -> None:
     await drain(store, NOW + 3 * SECOND)
     await drain(store, NOW + 4 * SECOND)
     now = NOW + 4 * SECOND
-    assert sorted(await story(store, now=now)) == sorted(
+    assert sorted(await history(store, now=now)) == sorted(
         ["accepted", "released", "missed", "released", "released", "ended"]
     )
     missed = await last(store, "missed", now)
@@ -120,7 +120,7 @@ async def test_history_keeps_the_latest_occurrences(store: Store) -> None:
     assert released == list(range(300 - len(released) + 1, 301))
 
 
-async def test_history_of_a_pending_one_does_not_age(store: Store) -> None:
+async def test_history_of_a_pending_schedule_does_not_expire(store: Store) -> None:
     """A daily schedule shows its last fifty days, although finished ids are forgotten after seven."""
     await applied(store, every("one", NOW, period=DAY))
     for day in range(60):
@@ -179,7 +179,7 @@ async def test_pages_in_order_of_due_time(store: Store, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-async def test_pages_of_what_is_due_at_one_moment_hold_each_once(store: Store, limit: int) -> None:
+async def test_pages_of_schedules_due_at_one_moment_contain_each_once(store: Store, limit: int) -> None:
     names = [f"s{number:02}" for number in range(50)]
     await applied(store, *(add(name, NOW + DAY) for name in names))
     assert await ids(store, limit=limit) == names
@@ -195,8 +195,8 @@ async def test_pages_with_every_state(store: Store) -> None:
     assert {one.id: one.state for one in await listed(store, Query())} == {name: name for name in STATES}
 
 
-async def test_pages_go_on_while_things_change(store: Store) -> None:
-    """A cursor points between rows: what is to come is shown once; what finished meanwhile is told at the end."""
+async def test_pages_continue_while_schedules_change(store: Store) -> None:
+    """A cursor points between rows: what is to come is shown once; what finished meanwhile is listed at the end."""
     await applied(store, *(add(f"s{number}", NOW + number * MINUTE) for number in range(1, 9)))
     first = await store.page(ACME, Query(limit=3), NOW)
     assert first.cursor is not None
@@ -207,7 +207,7 @@ async def test_pages_go_on_while_things_change(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
-async def test_what_is_to_come_is_listed_before_what_is_finished(store: Store, limit: int) -> None:
+async def test_pending_schedules_are_listed_before_finished_ones(store: Store, limit: int) -> None:
     left = [add(f"left-{number}", NOW + number) for number in range(5)]
     again = [every("ended", NOW - MINUTE, period=MINUTE, count=2), add("same", NOW + 4)]
     await applied(store, *left, *again, add("cancelled", NOW + DAY), Cancel(ACME, "cancelled"))
@@ -271,7 +271,7 @@ async def test_pages_by_label(store: Store) -> None:
     assert await ids(store, NOW + 1, label=("campaign", "autumn"), state="released") == ["a"]
 
 
-async def test_finished_ones_are_found_by_the_same_conditions(store: Store) -> None:
+async def test_finished_schedules_match_the_same_filters(store: Store) -> None:
     await applied(store, add("a", NOW + 1, topic="x"), add("b", NOW + 2, topic="y"), every("c", NOW + 3, count=1))
     await drain(store, NOW + 3)
     assert await ids(store, topic="x") == ["a"]
@@ -280,7 +280,7 @@ async def test_finished_ones_are_found_by_the_same_conditions(store: Store) -> N
     assert await ids(store) == ["c", "b", "a"]
 
 
-async def test_a_recurring_schedule_that_has_ended_is_listed_by_its_last_moment(store: Store) -> None:
+async def test_an_ended_recurring_schedule_is_listed_by_its_last_due_time(store: Store) -> None:
     await applied(store, every("often", NOW, period=MINUTE, count=3), add("between", NOW + MINUTE))
     await drain(store, NOW + 2 * MINUTE)
     assert await ids(store) == ["often", "between"]
@@ -290,7 +290,7 @@ async def test_a_recurring_schedule_that_has_ended_is_listed_by_its_last_moment(
 
 
 @pytest.mark.parametrize("cursor", ["", "nonsense", "1.x", "9" * 400, "ünï", "🎉"])
-async def test_a_cursor_that_no_page_gave_is_rejected(store: Store, cursor: str) -> None:
+async def test_a_cursor_of_no_page_is_rejected(store: Store, cursor: str) -> None:
     with pytest.raises(Invalid) as refused:
         await store.page(ACME, Query(after=cursor), NOW)
     assert refused.value.field == "cursor"
@@ -299,7 +299,7 @@ async def test_a_cursor_that_no_page_gave_is_rejected(store: Store, cursor: str)
 # --- forecast and count ---
 
 
-async def test_forecast_counts_what_is_pending_by_time(store: Store) -> None:
+async def test_forecast_counts_pending_occurrences_by_time(store: Store) -> None:
     dues = [NOW - 1, NOW, NOW + 1, NOW + MINUTE - 1, NOW + MINUTE, NOW + HOUR - 1, NOW + HOUR, NOW + 9 * DAY]
     await applied(store, *(add(None, due) for due in dues), every("often", NOW + 5 * MINUTE))
     await applied(store, add("held", NOW), Pause(ACME, "held"), add("gone", NOW), Cancel(ACME, "gone"))

@@ -1,5 +1,6 @@
 """Recurring schedules: each occurrence from the anchor, once, in order, and what was missed."""
 
+import msgspec
 import pytest
 
 from tests.contract.factories import (
@@ -23,7 +24,7 @@ from tests.contract.factories import (
     release,
     state,
 )
-from tidings.domain.schedules.command import Cancel, Fire
+from tidings.domain.schedules.command import Cancel, Fire, Pause, Resume
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.when import Period
 from tidings.ports import Store
@@ -196,7 +197,7 @@ async def test_a_schedule_whose_last_occurrences_were_missed_has_ended(store: St
 @pytest.mark.parametrize("lateness", [FIRE_ALL, LATEST, Lateness("skip", 3 * SECOND), Lateness(max_us=2 * SECOND)])
 @pytest.mark.parametrize("rows_max", [1, 3, 1000])
 async def test_every_occurrence_is_released_or_missed(store: Store, lateness: Lateness, rows_max: int) -> None:
-    """Over irregular releases due = released + missed, and each number leaves at most once, in order."""
+    """Over irregular releases due = released + missed, and each number is released at most once, in order."""
     names = [f"r{number}" for number in range(5)]
     await applied(store, *(every(name, NOW, count=40, lateness=lateness, jitter_us=7) for name in names))
     released = missed = 0
@@ -223,3 +224,12 @@ async def test_a_fire_does_not_end_or_number_anything(store: Store) -> None:
     await drain(store, NOW + SECOND)
     assert await numbers(store, "often") == [-1, 1]
     assert await state(store, "often", NOW + SECOND) == "ended"
+
+
+async def test_the_jitter_is_shown_as_it_was_configured(store: Store) -> None:
+    spread = msgspec.structs.replace(every("one", NOW + HOUR), jitter_us=5 * SECOND, jitter_window_us=MINUTE)
+    await applied(store, msgspec.structs.replace(spread, due=spread.due + 5 * SECOND))
+    shown = await found(store, "one")
+    assert (shown.due, shown.jitter_window_us) == (NOW + HOUR + 5 * SECOND, MINUTE)
+    await applied(store, Pause(ACME, "one"), Resume(ACME, "one"))
+    assert (await found(store, "one")).jitter_window_us == MINUTE

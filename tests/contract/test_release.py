@@ -34,7 +34,7 @@ from tidings.ports import Release, Store
 
 
 def assert_nothing(done: Release) -> None:
-    """Nothing left, nothing was missed, and nothing is due."""
+    """Nothing was released or missed, and nothing is due."""
     assert not done.lateness_us
     assert not done.topics
     assert not done.missed
@@ -274,7 +274,7 @@ async def test_next_due(store: Store) -> None:
 
 
 async def test_next_due_is_never_too_late(store: Store) -> None:
-    """What is far may be left out until it is near; tending brings it near."""
+    """Distant rows may be ignored until maintenance moves them near."""
     far = NOW + 40 * DAY
     await applied(store, add("one", far))
     wake = next_due(store)

@@ -1,4 +1,4 @@
-"""Rules, cron expressions and local times on every store: when they leave, how they end, what pauses and changes do."""
+"""Rules, cron expressions and local times on every store: releases, ends, pauses and changes."""
 
 import msgspec
 
@@ -92,14 +92,14 @@ async def test_a_local_time_is_a_one_shot(store: Store) -> None:
     assert (await answer(store, Fire(ACME, "one"), now=NOW + HOUR)).outcome == "already_released"
 
 
-async def test_a_local_time_that_is_fired_leaves_instead(store: Store) -> None:
+async def test_a_local_time_that_is_fired_is_released_only_once(store: Store) -> None:
     await answer(store, scheduled(read_local("2026-11-21 11:00", BERLIN)))
     assert (await answer(store, Fire(ACME, "one"))).outcome == "fired"
     assert (await drain(store, NOW + 3 * DAY)).lateness_us == [3 * DAY]
     assert await numbers(store, "one") == [1]
 
 
-async def test_a_local_time_that_clocks_show_twice_can_leave_twice(store: Store) -> None:
+async def test_a_local_time_in_a_dst_overlap_can_be_released_twice(store: Store) -> None:
     local = Local(read_local("2027-10-31 02:30", BERLIN).wall, BERLIN, overlap="both")
     await answer(store, scheduled(local))
     at = occurrence(local, 1) or 0
@@ -254,7 +254,7 @@ async def test_a_calendar_that_does_not_exist_is_rejected(store: Store) -> None:
     assert await store.find(ACME, "one", NOW) is None
 
 
-async def test_what_a_calendar_makes_impossible_is_rejected_alone(store: Store) -> None:
+async def test_only_the_schedule_that_a_calendar_makes_impossible_is_rejected(store: Store) -> None:
     days = range(NOW // DAY, NOW // DAY + 5_000)
     await store.put_calendar(ACME, Calendar("off", tuple(days), NOW))
     terms = Terms("2026-11-20T09:00", calendar="off", on_excluded="next_day")
@@ -283,7 +283,7 @@ async def test_jitter_moves_due_times_and_not_the_anchor(store: Store) -> None:
 
 
 async def test_a_kept_count_continues_behind_what_was_handled(store: Store) -> None:
-    """Though the new one begins where the old one began, nothing of the past comes again."""
+    """Though the new one begins where the old one began, nothing of the past is released again."""
     daily = read_rule("FREQ=DAILY;COUNT=10", NOW, Terms("2026-11-20T09:00"))
     every = Every(NOW, Period(0, DAY), count=10)
     for when, name in ((daily, "rule"), (every, "every")):
@@ -300,7 +300,7 @@ async def test_a_kept_count_continues_behind_what_was_handled(store: Store) -> N
         assert kept[-1].final
 
 
-async def test_a_kept_count_loses_nothing_that_is_overdue(store: Store) -> None:
+async def test_a_kept_count_loses_no_overdue_occurrence(store: Store) -> None:
     daily = read_rule("FREQ=DAILY;COUNT=4", NOW, Terms("2026-11-20T09:00"))
     await answer(store, scheduled(daily, policy="fire_all"))
     await drain(store, NOW)

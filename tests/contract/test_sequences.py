@@ -18,7 +18,7 @@ def test_random_sequences_have_the_same_outcomes_on_every_store(part: int) -> No
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(40))
-def test_very_many_sequences(part: int) -> None:
+def test_random_sequences_have_the_same_outcomes_on_every_store_in_many_runs(part: int) -> None:
     tally = asyncio.run(run(1_000 + 500 * part, 500))
     print(tally)
     assert tally.sequences == 500

@@ -1,4 +1,4 @@
-"""Fair shares when more is due than one batch holds: nobody's burst holds up another."""
+"""Fair shares when more is due than one batch holds: the burst of one tenant does not delay another."""
 
 from collections import Counter
 
@@ -42,14 +42,16 @@ def many(number: int, **options: object) -> list[Add]:
 
 
 async def shares(store: Store, tenant: str = ACME) -> Counter[str]:
-    """How many records lie on each topic of a tenant."""
+    """The number of records on each topic of a tenant."""
     return Counter({topic.name: sum(topic.next) for topic in await store.topics(tenant)})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("due", [FRESH, OVERDUE], ids=["fresh", "overdue"])
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_a_single_message_leaves_beside_another_tenants_burst(store: Store, priority: Priority, due: int) -> None:
+async def test_a_single_message_is_released_beside_another_tenants_burst(
+    store: Store, priority: Priority, due: int
+) -> None:
     """Whatever the priority of the burst, and although every row of it is older."""
     await burst(store, *many(10_000, due=due, priority=priority), add("single", NOW, tenant=GLOBEX))
     await release(store, NOW, ROWS)
@@ -58,7 +60,7 @@ async def test_a_single_message_leaves_beside_another_tenants_burst(store: Store
 
 @pytest.mark.slow
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_a_single_message_of_any_priority_leaves(store: Store, priority: Priority) -> None:
+async def test_a_single_message_of_any_priority_is_released(store: Store, priority: Priority) -> None:
     await burst(store, *many(3_000, priority=Priority.HIGH), *many(3_000, priority=Priority.NORMAL))
     await burst(store, add("single", NOW, tenant=GLOBEX, priority=priority))
     await release(store, NOW, ROWS)
@@ -94,7 +96,7 @@ async def test_unused_shares_go_to_the_others(store: Store) -> None:
 
 
 @pytest.mark.one_lane("the shares of a batch are those of a lane")
-async def test_tenants_of_one_priority_share_alike(store: Store) -> None:
+async def test_tenants_of_one_priority_have_equal_shares(store: Store) -> None:
     tenants = [f"t{number}" for number in range(5)]
     for tenant in tenants:
         await burst(store, *many(500, tenant=tenant))
@@ -120,6 +122,7 @@ async def test_a_burst_of_missed_rows_does_not_hold_up_another(store: Store) -> 
     assert len(done.lateness_us) + sum(done.missed.values()) <= ROWS
 
 
+@pytest.mark.slow
 async def test_a_burst_of_recurring_schedules_does_not_hold_up_another(store: Store) -> None:
     recurring = [every(f"r{number}", OVERDUE, priority=Priority.HIGH) for number in range(3_000)]
     await burst(store, *recurring, add("single", NOW, tenant=GLOBEX))
@@ -127,7 +130,7 @@ async def test_a_burst_of_recurring_schedules_does_not_hold_up_another(store: St
     assert await state(store, "single", tenant=GLOBEX) == "released"
 
 
-async def test_a_single_message_leaves_beside_a_burst_after_an_outage(store: Store) -> None:
+async def test_a_single_message_is_released_beside_a_burst_after_an_outage(store: Store) -> None:
     """Rows that were far away when the process stopped, and are long overdue when it comes back."""
     await burst(store, *many(5_000, due=NOW + DAY, priority=Priority.HIGH))
     await burst(store, add("single", NOW + DAY + SECOND, tenant=GLOBEX))
@@ -149,14 +152,14 @@ async def test_backlog_takes_at_most_half_while_there_is_fresh_work(store: Store
 
 
 @pytest.mark.one_lane("the shares of a batch are those of a lane")
-async def test_a_little_fresh_work_leaves_at_once_and_backlog_fills_the_batch(store: Store) -> None:
+async def test_a_little_fresh_work_is_released_at_once_and_backlog_fills_the_batch(store: Store) -> None:
     await burst(store, *many(3 * ROWS, topic="old", due=OVERDUE), *many(50, topic="fresh", due=FRESH))
     await release(store, NOW, ROWS)
     assert await shares(store) == {"old": ROWS - 50, "fresh": 50}
 
 
 @pytest.mark.one_lane("the shares of a batch are those of a lane")
-async def test_what_is_less_than_a_second_overdue_is_fresh(store: Store) -> None:
+async def test_a_row_less_than_a_second_overdue_is_fresh(store: Store) -> None:
     await burst(
         store,
         *many(ROWS, topic="old", due=NOW - SECOND - 1),
@@ -167,10 +170,20 @@ async def test_what_is_less_than_a_second_overdue_is_fresh(store: Store) -> None
 
 
 @pytest.mark.one_lane("the shares of a batch are those of a lane")
-async def test_backlog_leaves_oldest_first(store: Store) -> None:
+async def test_backlog_is_released_oldest_first(store: Store) -> None:
     await burst(store, *(add(f"s{number:04}", OVERDUE + number) for number in reversed(range(400))))
     await release(store, NOW, 100)
     assert await left(store) == [f"s{number:04}" for number in range(100)]
+
+
+@pytest.mark.one_lane("the order of a batch is that of a lane")
+async def test_a_batch_that_holds_all_that_is_due_keeps_the_order_of_due_times(store: Store) -> None:
+    old, fresh = [f"old-{number:02}" for number in range(60)], [f"fresh-{number}" for number in range(10)]
+    await burst(store, *(add(name, FRESH + number, key=b"k") for number, name in enumerate(fresh, -9)))
+    await burst(store, *(add(name, OVERDUE + number, key=b"k") for number, name in enumerate(old)))
+    await release(store, NOW, 100)
+    in_order = sorted(await records(store), key=lambda record: record.offset)
+    assert [record.id for record in in_order] == old + fresh
 
 
 async def test_everything_is_released_in_the_end(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Tenants are apart: the same id is two schedules, and nobody sees or changes another's."""
+"""Tenants are isolated: the same id is two schedules, and no tenant sees or changes those of another."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,7 @@ async def test_the_same_id_and_content_is_not_a_repeat(store: Store) -> None:
 async def test_another_tenants_schedule_is_unknown(
     store: Store, kind: Callable[[str, str], Command], schedule_id: str | None
 ) -> None:
-    """Also with an id that Tidings made, which carries its place."""
+    """Also with a generated id, which contains its position."""
     outcomes = await applied(store, add("one", NOW + MINUTE), every("often", NOW + MINUTE), add(None, NOW + MINUTE))
     target = schedule_id or outcomes[2].id
     before = await found(store, target)

@@ -1,1 +1,1 @@
-"""The stores, where they are more than the contract."""
+"""Tests of single stores beyond the contract."""

@@ -1,4 +1,4 @@
-"""The page about moving to PostgreSQL: its commands run, against a real one."""
+"""The commands of the how-to about moving to PostgreSQL run against a real one."""
 
 import asyncio
 import os
@@ -30,14 +30,14 @@ async def make_store(path: Path) -> None:
     await store.close()
 
 
-def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_of_the_how_to_work(tmp_path: Path) -> None:
     asyncio.run(make_store(tmp_path / "tidings.db"))
     with psycopg.connect(Served.dsn(), autocommit=True) as connection:
         connection.execute("CREATE DATABASE tidings")
     dsn = Served.dsn().rpartition("/")[0] + "/tidings"
     page = [block for block in blocks(DOCS / "how-to/move-to-postgres.md") if block.language in {"sh", "text"}]
     said = {block.text: after.text for block, after in pairwise(page) if after.language == "text"}
-    told = {}
+    output_of = {}
     for block in (block for block in page if block.language == "sh" and not block.runs):
         if block.text == f".venv/bin/tidings serve --store {ADDRESS}\n":
             continue  # it would run for ever
@@ -48,10 +48,10 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
             run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=BLOCK_S_MAX, check=False
         )
         printed = done.stdout.replace(dsn, ADDRESS).replace(f"{tmp_path}/", "")
-        told[block.text] = printed + done.stderr
+        output_of[block.text] = printed + done.stderr
         if block.text in said:
             assert masked(printed) == masked(said[block.text]), done.stderr
-    refused = told[".venv/bin/tidings serve --store tidings.db\n"]
+    refused = output_of[".venv/bin/tidings serve --store tidings.db\n"]
     assert "this store has moved to" in refused
     assert "copy --from" in refused
-    assert "can be served again" in told[".venv/bin/tidings copy --from sqlite:tidings.db --take-back\n"]
+    assert "can be served again" in output_of[".venv/bin/tidings copy --from sqlite:tidings.db --take-back\n"]

@@ -36,9 +36,9 @@ from tidings.domain.schedules.command import (
 )
 from tidings.domain.schedules.lateness import CATCH_UP_MAX, Policy
 from tidings.domain.schedules.recurrence_state import RecurrenceState, terms_of
-from tidings.domain.schedules.reschedule import Pending, calendar_of, passed, with_days
+from tidings.domain.schedules.reschedule import Pending, calendar_of, in_zone, passed, with_days
 from tidings.domain.schedules.schedule import MADE_ID, Event, Schedule, unpack
-from tidings.domain.schedules.when import LAST_INSTANT, Cron, Once, Rule, is_once, lasts, occurrence
+from tidings.domain.schedules.when import LAST_INSTANT, SECOND_US, Cron, Once, Rule, is_once, lasts, occurrence
 from tidings.domain.schedules.when import continued as when_continued
 
 HISTORY_LINES_MAX = 100  # of which a store keeps the latest; more may wait to be trimmed
@@ -60,8 +60,26 @@ def change_refused(command: Command, schedule_id: str, state: State, topic: str,
     return None if owner is None else _cut_off(command, schedule_id, owner)
 
 
+def replacement_refused(schedule: Schedule) -> Outcome | None:
+    """The refusal to replace the schedule of a notification by itself; None if it belongs to none."""
+    if schedule.topic not in TOPICS:
+        return None
+    if schedule.state in FINISHED:
+        words: dict[State, OutcomeWord] = {"cancelled": "cancelled", "missed": "rejected"}
+        word = words.get(schedule.state, "already_released")
+        return Outcome(schedule.id, word, schedule.due, schedule.state, _NO_REUSE)
+    owner = owner_of(schedule.topic, schedule.message)
+    reason = None if owner is None else _replaced_instead(owner)
+    return None if reason is None else Outcome(schedule.id, "rejected", schedule.due, schedule.state, reason)
+
+
+def _replaced_instead(owner: str) -> str:
+    instead = f"DELETE /v1/notifications/{owner} or `tidings notifications cancel {owner}`"
+    return f"{BELONGS} {owner!r}: cancel the notification ({instead}), or replace it (PUT /v1/notifications/{owner})"
+
+
 def owner_of(topic: str, message: bytes | None) -> str | None:
-    """The id of the notification that a schedule belongs to; None for one that somebody scheduled themselves."""
+    """The id of the notification that a schedule belongs to; None if it belongs to none."""
     if topic not in TOPICS or message is None:
         return None
     try:
@@ -72,6 +90,8 @@ def owner_of(topic: str, message: bytes | None) -> str | None:
 
 def _reused(command: Command) -> str | None:
     """Refuse to reuse a finished id: its notification may have deliveries that wait for another attempt."""
+    if isinstance(command, Replace) and command.with_deliveries:
+        return None
     if isinstance(command, Add | Replace) and command.reuse:
         return _NO_REUSE
     return None
@@ -84,7 +104,9 @@ def _cut_off(command: Command, schedule_id: str, owner: str) -> str | None:
         case Add():
             return f"{belongs}: use another id"
         case Replace():
-            return f"{belongs}: cancel the notification ({instead}) and send a new one"
+            if command.with_deliveries:
+                return None
+            return _replaced_instead(owner)
         case Cancel():
             return None if command.with_deliveries else f"{belongs}: cancel the notification ({instead})"
         case Pause() | Resume() | Fire():
@@ -256,20 +278,21 @@ def _add(add: Add, current: Current | None, now: int, days: tuple[int, ...] | No
     return Decided(Outcome(current.id, "rejected", current.due, current.state, _ID_IN_USE))
 
 
-def _begin(add: Add, now: int, generation: int = 1) -> Decided:
-    terms = None if isinstance(add.when, Once) else terms_of(add)
+def _begin(add: Add, now: int, generation: int = 1, *, paused: bool = False) -> Decided:
+    terms = None if isinstance(add.when, Once) and not paused else terms_of(add)
     outcome = _begun(add, add.id or "", "scheduled", next_occurrence(terms, 1, add.due, now))
-    return Decided(outcome, (Begin(add, terms, generation),))
+    return Decided(outcome, (Begin(add, terms, generation, paused=paused),))
 
 
-def _reuse(asked: Add, current: Current, now: int, days: tuple[int, ...] | None) -> Decided:
+def _reuse(asked: Add | Replace, current: Current, now: int, days: tuple[int, ...] | None) -> Decided:
     """Begin a new generation of a finished id; the old one remains in the history only."""
-    add = _checked(asked, days)
+    replace = asked if isinstance(asked, Replace) else Replace(asked)
+    add, generation = _checked(replace.add, days), max(current.generation + 1, replace.generation_min)
     lines = [*_first_line(current), Event(now, "accepted", due=add.due)]
     if current.state in {"released", "missed"}:
         at = current.finished or 0
         lines.insert(-1, Event(at, current.state, current.n, current.due, current.reason))
-    outcome, begin = _begin(add, now, current.generation + 1)
+    outcome, begin = _begin(add, now, generation, paused=replace.paused)
     return Decided(outcome, (Remove(), *lines, *begin))
 
 
@@ -282,15 +305,19 @@ def _replace(
     if current is None:
         if MADE_ID.match(add.id):  # only the store makes ids of this form
             return Decided(_unknown(add.id, remembered_since))
-        return _begin(_checked(add, days), now)
+        return _begin(_checked(add, days), now, replace.generation_min, paused=replace.paused)
     if (owned := _owned(replace, current)) is not None:
         return owned
     if current.is_finished:
-        return _reuse(add, current, now, days) if replace.reuse else Decided(_too_late(current))
+        if not replace.reuse:
+            return Decided(_too_late(current))
+        return _reuse(replace, current, now, days)
     if current.content == add.content:
         return Decided(_unchanged(current, now))
     terms = _terms(current)
     pending = Pending(terms.when, current.n, current.due - terms.jitter_us)
+    if replace.zone is not None:
+        return _move(replace.add, replace.zone, pending, current, now)
     keeps = replace.keep_count and terms.recurs
     checked = _checked(add, days)
     new = _continued(checked, pending, now) if keeps else checked
@@ -298,6 +325,18 @@ def _replace(
         reason = f"count: {current.n - 1:,} were released already and count: give more, or leave keep_count out"
         return Decided(Outcome(add.id, "rejected", reason=reason))
     return _replace_pending(new, current, now, current.n if keeps else 1)
+
+
+def _move(add: Add, zone: str, pending: Pending, current: Current, now: int) -> Decided:
+    """Move a pending schedule to another time zone, if that changes anything; its jitter stays."""
+    moved = in_zone(pending, zone, now)
+    if moved is None or moved.due is None:
+        return Decided(_unchanged(current, now))
+    exact = occurrence(pending.when, pending.n)
+    assert exact is not None, "a pending occurrence has a time"
+    jitter_us = current.due - (exact - exact % SECOND_US)  # the moved time has whole seconds
+    new = msgspec.structs.replace(add, when=moved.when, due=moved.due + jitter_us, jitter_us=jitter_us)
+    return _replace_pending(new, current, now, moved.n)
 
 
 def _replace_pending(add: Add, current: Current, now: int, n: int) -> Decided:
@@ -408,14 +447,15 @@ def _pending_outcome(current: Current, word: OutcomeWord) -> Outcome:
 
 def _resume(current: Current, now: int, missed: Policy | None) -> Decided:
     if current.state == "pending":
-        return Decided(_unchanged(current, now))
+        return Decided(msgspec.structs.replace(_unchanged(current, now), in_flight=current.in_flight))
     terms = _terms(current).pardoned(missed, now)
-    outcome = _outcome(current.id, "resumed", next_occurrence(terms, current.n, current.due, now))
+    upcoming = next_occurrence(terms, current.n, current.due, now)
+    outcome = Outcome(current.id, "resumed", upcoming.due, in_flight=current.in_flight, note=upcoming.note)
     return Decided(outcome, (Continue(terms), Event(now, "resumed")))
 
 
 def _fire(current: Current, now: int) -> Decided:
-    outcome, line = Outcome(current.id, "fired", now), Event(now, "fired")
+    outcome, line = Outcome(current.id, "fired", now, in_flight=current.in_flight), Event(now, "fired")
     if _terms(current).recurs:
         return Decided(outcome, (line, FireExtra()))
     return Decided(outcome, (*_first_line(current), line, FireOnce()))
@@ -509,22 +549,22 @@ def history(schedule: Schedule, lines: Sequence[Event], remembered_since: int) -
     first = next((event for event in events if event.event == "accepted"), None)
     if first is not None:
         events.remove(first)
-    elif schedule.generation == 1:
+    elif schedule.generation == 1 or all(event.event != "replaced" for event in events):
         first = _accepted(schedule, events)
     end = _end(schedule)
     if end is not None and all((event.at, event.event) != (end.at, end.event) for event in events):
         events.append(end)
     # `accepted` is written down late, when the row goes: it comes before all else of its moment.
     events = sorted(events if first is None else [first, *events], key=lambda event: event.at)
-    return [event for _, run in groupby(events, _batch_of) for event in sorted(run, key=_place_in_batch)]
+    return [event for _, run in groupby(events, _batch_of) for event in sorted(run, key=_order_in_batch)]
 
 
 def _batch_of(event: Event) -> tuple[int, bool]:
-    """Lines that one release wrote: how its rows were dealt with in turn is the store's own affair."""
+    """Events that one release wrote form a batch; their order within it differs between stores."""
     return event.at, event.event in _BY_RELEASE
 
 
-def _place_in_batch(event: Event) -> tuple[int, int]:
+def _order_in_batch(event: Event) -> tuple[int, int]:
     if event.event not in _BY_RELEASE:
         return 0, 0
     return LAST_INSTANT if event.due is None else event.due, event.occurrence or 0

@@ -13,6 +13,8 @@ TidingsError
 `-- NotFound         there is no such topic, group or key
 """
 
+from collections.abc import Callable
+
 
 class TidingsError(Exception):
     """Base of every error that Tidings raises on purpose."""
@@ -39,6 +41,20 @@ class Invalid(TidingsError):
         return "; ".join(f"{each.field}: {each.detail}" for each in self.all)
 
 
+def check_all(*checks: Callable[[], object]) -> None:
+    """Run every check, so that an error names all wrong fields at once, each with its first error."""
+    found: dict[str, Invalid] = {}
+    for check in checks:
+        try:
+            check()
+        except Invalid as invalid:
+            for each in invalid.all:
+                found.setdefault(each.field, each)
+    if found:
+        first, *others = found.values()
+        raise Invalid(first.field, first.detail, tuple(others))
+
+
 class Moved(TidingsError):
     """A batch of a source does not begin at the committed position: another process has committed since."""
 
@@ -59,7 +75,12 @@ class NotOwner(TidingsError):
 
 
 class StoreError(TidingsError):
-    """The store cannot be used; the text says why and what to do."""
+    """The store cannot be used; the text says why and what to do.
+
+    `concerns_all` is False if other calls may succeed: this one waited too long for a row, for example.
+    """
+
+    concerns_all = True
 
 
 class NotAllowed(StoreError):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from tidings.domain.names import PriorityName
 from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.schedules.command import Command, Outcome
@@ -79,14 +80,19 @@ Listener = Callable[[Fact], None]
 
 
 class Called(msgspec.Struct, frozen=True, gc=False):
-    """A provider was called: the outcome (`accepted`, or the reason), how long it took, how late it began."""
+    """A provider was called: the outcome (`accepted`, or the reason), how long it took, how late it began.
+
+    `took_us` is None for an inbox, whose entries are written with the result. `is_retry` says that there was an earlier
+    attempt of the same delivery on this channel.
+    """
 
     at: int
     channel: ChannelName
     provider: str
     outcome: str
-    took_us: int
+    took_us: int | None
     late_us: int
+    is_retry: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +111,25 @@ class Deferred(msgspec.Struct, frozen=True, gc=False):
     channel: ChannelName
     reason: str
     until: int
+    priority: PriorityName = "normal"
+
+
+class Failing(msgspec.Struct, frozen=True, gc=False):
+    """A call failed because of its provider, and the one before did not. `failures_max` in a row open its breaker."""
+
+    at: int
+    provider: str
+    reason: str
+    detail: str
+    failures_max: int
+
+
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """A provider answers again, after so many failures in a row that did not open its breaker."""
+
+    at: int
+    provider: str
+    failures: int
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
@@ -136,5 +161,5 @@ class Poisoned(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-DeliveryFact = Called | Ended | Deferred | Opened | Closed | Poisoned
+DeliveryFact = Called | Ended | Deferred | Failing | Recovered | Opened | Closed | Poisoned
 DeliveryListener = Callable[[DeliveryFact], None]

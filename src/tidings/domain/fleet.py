@@ -5,6 +5,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from tidings.domain.notifications.message import CHANNEL_NAMES
+
 Role = Literal["api", "intake", "dispatch", "deliver"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -25,11 +27,16 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     p99_us: int = 0
     max_us: int = 0
     ahead_us: int = 0  # how far its wall clock is ahead of the store's
+    channels: tuple[str, ...] = CHANNEL_NAMES  # that it delivers to, if it has the role `deliver`
 
     @property
     def dispatches(self) -> bool:
         """Whether the node takes ownership of lanes."""
         return "dispatch" in self.roles
+
+    def delivers(self, channel: str) -> bool:
+        """Whether the node delivers notifications of this channel."""
+        return "deliver" in self.roles and channel in self.channels
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -54,6 +54,19 @@ def first_unstorable_id(ids: Sequence[str]) -> int | None:
     return next((index for index, text in enumerate(ids) if not is_storable_id(text)), None)
 
 
+def encoded(text: str, field: str) -> bytes:
+    """A text as UTF-8; `Invalid` if it holds half of a character."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise half_character(field) from None
+
+
+def half_character(field: str) -> Invalid:
+    """The refusal of a text that UTF-8 cannot express."""
+    return Invalid(field, "contains half of a surrogate pair, which is not valid text: give whole characters")
+
+
 def check_storable(text: str, field: str) -> None:
     """Refuse a text that not every store can hold."""
     if not is_storable(text):

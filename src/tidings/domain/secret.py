@@ -1,10 +1,11 @@
-"""Secrets, which print as `***`, and the signatures of Standard Webhooks that are made with them."""
+"""Secrets, and texts of others without them: made fit for a log and for `explain`."""
 
 import binascii
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -48,6 +49,7 @@ def hide(text: str, secrets: Iterable[Secret]) -> str:
 PREFIX = "whsec_"
 KEY_BYTES_LEAST, KEY_BYTES_MOST = 24, 64
 TOLERANCE_S = 300
+KEYS_KEPT = 1_024  # ready to sign
 
 
 def read_key(secret: Secret, field: str) -> bytes:
@@ -74,7 +76,7 @@ def written(key: bytes) -> str:
 def sign(keys: Iterable[bytes], message_id: str, at_s: int, body: bytes) -> dict[str, str]:
     """The three headers of a signed message. During key rotation there are several keys, and a signature by each."""
     signed = f"{message_id}.{at_s}.".encode() + body
-    signatures = [b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
+    signatures = [b64encode(_digest(key, signed)).decode() for key in keys]
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(at_s),
@@ -82,11 +84,24 @@ def sign(keys: Iterable[bytes], message_id: str, at_s: int, body: bytes) -> dict
     }
 
 
+@lru_cache(KEYS_KEPT)
+def _mac(key: bytes) -> hmac.HMAC:
+    """A key, ready to be copied: most messages are signed with the same ones."""
+    return hmac.new(key, digestmod=hashlib.sha256)
+
+
+def _digest(key: bytes, signed: bytes) -> bytes:
+    """The same as `hmac.digest`, which prepares the key each time."""
+    mac = _mac(key).copy()
+    mac.update(signed)
+    return mac.digest()
+
+
 def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now_s: int) -> str:
     """The id of a message with a recent signature by one of the keys; otherwise `Invalid` says what is wrong."""
     message_id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not message_id or not (at.isascii() and at.isdigit() and len(at) <= 12):
-        raise Invalid("webhook-timestamp", "or webhook-id is missing, or the timestamp is not a number of seconds")
+        raise Invalid("webhook-timestamp", "is not a number of seconds, or it or webhook-id is missing: send both")
     if abs(now_s - int(at)) > TOLERANCE_S:
         raise Invalid("webhook-timestamp", f"is more than {TOLERANCE_S} s away from now: check the clocks")
     signed = f"{message_id}.{at}.".encode() + body
@@ -96,3 +111,12 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now_s
         if any(hmac.compare_digest(expected.encode(), text.encode()) for text in given):
             return message_id
     raise Invalid("webhook-signature", "does not match this message: check the secret")
+
+
+DETAIL_CHARACTERS_MAX = 300
+
+
+def shortened(text: str, secrets: Iterable[Secret] = ()) -> str:
+    """A foreign text fit for a log: one line, bounded, without our secrets."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in hide(text, secrets)).split())
+    return line if len(line) <= DETAIL_CHARACTERS_MAX else line[: DETAIL_CHARACTERS_MAX - 3] + "..."

@@ -1,69 +1,63 @@
-"""The protocols between the stages: what they need of a store, of its documents, and of a provider."""
+"""The protocols between the stages: what they need of a store, of its tables, and of a provider."""
 
-from tidings.ports.calendars import CalendarStore
-from tidings.ports.documents import (
-    ANY,
-    NAME_BYTES_MAX,
-    Change,
-    Document,
-    DocumentStore,
-    Key,
-    Place,
-    Put,
-    Remove,
-    Unchanged,
-)
-from tidings.ports.keys import ApiKey, KeyStore
-from tidings.ports.lane import Lane, Outbox, Release
-from tidings.ports.leases import LeaseStore
+from tidings.ports.lane import Lane, LeaseStore, Outbox, Release
 from tidings.ports.log import Group, GroupMembership, GroupState, GroupUpdate, Log
 from tidings.ports.provider import (
+    Address,
     Callback,
     ConnectionLimited,
     Erasable,
-    Plugin,
+    InboxProvider,
     Provider,
     ProviderContext,
+    ProviderType,
     ReceiptReader,
+    ReceiptType,
+    WebhookCheck,
+    any_webhook,
 )
-from tidings.ports.store import Store
-from tidings.ports.timeline import Count, IdempotencyKey, ScheduleReader, SourceBatch, SourcePosition, Timeline
+from tidings.ports.store import ApiKey, KeyStore, NotificationTrace, Store
+from tidings.ports.timeline import (
+    CalendarStore,
+    Count,
+    IdempotencyKey,
+    ScheduleReader,
+    SourceBatch,
+    SourcePosition,
+    Timeline,
+)
 
 __all__ = [
-    "ANY",
-    "NAME_BYTES_MAX",
+    "Address",
     "ApiKey",
     "CalendarStore",
     "Callback",
-    "Change",
     "ConnectionLimited",
     "Count",
-    "Document",
-    "DocumentStore",
     "Erasable",
     "Group",
     "GroupMembership",
     "GroupState",
     "GroupUpdate",
     "IdempotencyKey",
-    "Key",
+    "InboxProvider",
     "KeyStore",
     "Lane",
     "LeaseStore",
     "Log",
+    "NotificationTrace",
     "Outbox",
-    "Place",
-    "Plugin",
     "Provider",
     "ProviderContext",
-    "Put",
+    "ProviderType",
     "ReceiptReader",
+    "ReceiptType",
     "Release",
-    "Remove",
     "ScheduleReader",
     "SourceBatch",
     "SourcePosition",
     "Store",
     "Timeline",
-    "Unchanged",
+    "WebhookCheck",
+    "any_webhook",
 ]

@@ -1,15 +1,15 @@
-"""A lane: a shard of the timeline that is released by one process at a time, with its outbox for Kafka."""
+"""Lanes: shards of the timeline, each released by one process at a time, with its outbox for Kafka; their leases."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from tidings.clock import Clock
+from tidings.domain.fleet import Fleet, Report
+from tidings.domain.notifications.message import ChannelName
 from tidings.domain.schedules.command import Command
-from tidings.domain.schedules.schedule import (
-    Outgoing,
-)
+from tidings.domain.schedules.schedule import Outgoing
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -69,6 +69,14 @@ class Outbox(Protocol):
         """Count a record that was held back as missed; the commands that report it are part of the transaction."""
         ...
 
+    async def expire(self, offsets: Sequence[int], now: int) -> None:
+        """Count records that are not held back and not published as missed, with the reason `expired`."""
+        ...
+
+    async def left(self, offsets: Sequence[int], at: int) -> None:
+        """Store when records left that had waited in the outbox, as the moment at which their one-shots finished."""
+        ...
+
     async def confirm(self) -> None:
         """Raise `NotOwner` unless this process owns the lane now."""
         ...
@@ -85,7 +93,7 @@ class Lane(Outbox, Protocol):
         """Counted from 0."""
         ...
 
-    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
+    def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Awaitable[Release]:
         """Release what is due at `now`: to the log, to the outbox, or as missed, in one durable transaction.
 
         If a clock is given, it is read when the transaction begins, which may be later than the call.
@@ -101,4 +109,48 @@ class Lane(Outbox, Protocol):
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` when `next_due` becomes earlier, because of another process or of room in the outbox."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """Leases on lanes: each lane has one owner, which renews its lease; every write checks the fencing token."""
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock of the store as this process measures it; None where each process uses its own clock."""
+        ...
+
+    async def acquire(self, elapsed: int, lease_us: int, report: Report = Report()) -> bool:  # noqa: B008 - frozen
+        """Renew the leases of our lanes and take our share of the free ones; False if we may not accept changes.
+
+        `elapsed` was read before the call, and the leases start then. The report is what others see of this node; a
+        node without the role `dispatch` owns no lane.
+        """
+        ...
+
+    async def nodes(self, now: int) -> Fleet:
+        """The nodes that are alive, and the owner of each lane."""
+        ...
+
+    def lanes(self) -> Sequence[Lane]:
+        """The lanes that this process owns now, by its own clock."""
+        ...
+
+    def reads(self, source: str, partition: int, channel: ChannelName | None = None) -> bool:
+        """Whether this process is to read a partition of a source now. May be called on any thread.
+
+        With a channel the source is a topic of notifications, whose partitions are shared by the processes that deliver
+        to this channel; without one it is a topic of requests, shared by those with the role `intake`.
+
+        For a moment two processes may both believe so: the second one is stopped by `Moved` (intake) or by the claim
+        (delivery).
+        """
+        ...
+
+    def on_free(self, listener: Callable[[], None]) -> None:
+        """Call the listener when another process has handed lanes over: it is time to acquire."""
+        ...
+
+    async def resign(self) -> None:
+        """Give up all lanes at once."""
         ...

@@ -1,18 +1,131 @@
-"""Rules that all stores share: single-process stores, calendars and histories, and documents."""
+"""Rules that all stores share: single-process stores, rows of schedules and notifications, calendars and histories."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from threading import Lock
+from typing import Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from tidings.domain.changes import Current
 from tidings.domain.errors import Invalid
-from tidings.domain.fleet import Role
+from tidings.domain.names import is_storable
+from tidings.domain.notifications.message import ChannelName
+from tidings.domain.notifications.tables import TABLES, Table
 from tidings.domain.recurrence import timezone
-from tidings.domain.schedules.command import Add, Command, Outcome, Replace
+from tidings.domain.schedules.command import Add, Command, Outcome, Replace, State
 from tidings.domain.schedules.iso8601 import format_instant
+from tidings.domain.schedules.lateness import Lateness, bounded_by
+from tidings.domain.schedules.recurrence_state import RecurrenceState, single
 from tidings.domain.schedules.reschedule import zone_of
 from tidings.domain.schedules.schedule import KeptZone
 from tidings.domain.schedules.when import Cron, Rule, When
-from tidings.ports import NAME_BYTES_MAX, Change, Document, GroupMembership, Place, Put, Unchanged
+from tidings.ports import GroupMembership
+from tidings.ports.tables import KEY_BYTES_MAX, BulkGroups, ChangeGroup, Put, RowChange, RowKey
+
+OUTBOX_ROWS_MAX = 16_000
+OUTBOX_BYTES_MAX = 32 * 1024 * 1024
+RECORD_BYTES = 64  # size of a record besides its message and id
+
+
+Sizes = npt.NDArray[np.int64]
+
+
+class OutboxCapacity:
+    """Counts the records in an outbox that are not known to be on Kafka and not held back. Thread-safe.
+
+    Records that entered together are one block: the offset of the first, and the sizes as an array, with 0 for one that
+    does not count any more.
+    """
+
+    def __init__(self, rows_max: int = OUTBOX_ROWS_MAX, bytes_max: int = OUTBOX_BYTES_MAX) -> None:
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._lock = Lock()
+        self._blocks: deque[tuple[int, Sizes]] = deque()
+        self._records = self._bytes = 0
+        self._is_shut = False
+        self.arrived = 0
+
+    @property
+    def rows(self) -> int:
+        """How many more records fit; 0 while it is shut, or full in rows or bytes."""
+        with self._lock:
+            return self._rows()
+
+    @property
+    def bytes(self) -> int:
+        """How many more bytes fit; the last record may exceed it."""
+        with self._lock:
+            return max(0, self._bytes_max - self._bytes)
+
+    def begin(self, blocks: Iterable[tuple[int, Sequence[int] | Sizes]]) -> None:
+        """Start counting again with these blocks, in order."""
+        with self._lock:
+            self._blocks.clear()
+            self._records = self._bytes = 0
+            for first, sizes in blocks:
+                self._put(first, sizes)
+            self._pass()
+
+    def put(self, first: int, sizes: Sequence[int] | Sizes) -> None:
+        """Records of these sizes were added, starting at this offset."""
+        with self._lock:
+            self._put(first, sizes)
+
+    def _put(self, first: int, sizes: Sequence[int] | Sizes) -> None:
+        added = np.array(sizes, dtype=np.int64)
+        if len(added):
+            self._blocks.append((first, added))
+            self._count(added, 1)
+
+    def _count(self, sizes: Sizes, sign: int) -> None:
+        self._records += sign * int(np.count_nonzero(sizes))
+        self._bytes += sign * int(sizes.sum())
+
+    def arrive(self, offset: int) -> bool:
+        """Everything before this offset is on Kafka; True if the outbox was full and has room again."""
+        with self._lock:
+            was_full = not self._rows()
+            self.arrived = max(self.arrived, offset)
+            self._pass()
+            return was_full and self._rows() > 0
+
+    def _pass(self) -> None:
+        """Forget the records that have arrived."""
+        while self._blocks and self._blocks[0][0] < self.arrived:
+            first, sizes = self._blocks.popleft()
+            gone, left = sizes[: self.arrived - first], sizes[self.arrived - first :]
+            self._count(gone, -1)
+            if len(left):
+                self._blocks.appendleft((self.arrived, left))
+
+    def shut(self, is_shut: bool) -> bool:
+        """Stop or resume accepting records; True if there is room again."""
+        with self._lock:
+            was_full, self._is_shut = not self._rows(), is_shut
+            return was_full and self._rows() > 0
+
+    def leave(self, offsets: Iterable[int]) -> None:
+        """These records are held back or deleted, and do not count any more."""
+        with self._lock:
+            firsts = [first for first, _ in self._blocks]
+            for offset in offsets:
+                index = bisect_right(firsts, offset) - 1
+                first, sizes = self._blocks[index] if index >= 0 else (0, np.zeros(0, dtype=np.int64))
+                gone = sizes[offset - first : offset - first + 1]
+                self._count(gone, -1)
+                gone[:] = 0
+
+    def _rows(self) -> int:
+        if self._is_shut or self._bytes >= self._bytes_max:
+            return 0
+        return max(0, self._rows_max - self._records)
+
 
 MOVED_MAX = 10_000  # moves that are remembered for each tenant
 CALENDARS_MAX = 1_000
@@ -20,13 +133,9 @@ TOPICS_PER_TENANT_MAX = 10_000
 
 NUMBER_MIN = -(1 << 63)
 NUMBER_MAX = (1 << 63) - 1
-FIRST: Place = (NUMBER_MIN, "")  # before every document
-LAST: Place = (NUMBER_MAX, "")  # after every document
 
 encode_days = msgspec.msgpack.Encoder().encode
 decode_days = msgspec.msgpack.Decoder(tuple[int, ...]).decode
-_encode_tags = msgspec.msgpack.Encoder().encode
-_decode_tags = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
 class SingleProcess:
@@ -43,9 +152,9 @@ class SingleProcess:
     def on_records(self, listener: Callable[[frozenset[tuple[str, str]]], None]) -> None:
         """Nothing to do: a standby polls."""
 
-    def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
+    def reads(self, source: str, partition: int, channel: ChannelName | None = None) -> bool:
         """The one process reads all partitions."""
-        del source, partition, role
+        del source, partition, channel
         return True
 
 
@@ -59,6 +168,67 @@ def topic_refusal(command: Command, may_open: Callable[[str, str], bool]) -> Out
         return None
     reason = f"topic: there are {TOPICS_PER_TENANT_MAX} already, use one of them"
     return Outcome(add.id or "", "rejected", reason=reason)
+
+
+# Rows of schedules in a database
+
+
+class StoredSchedule(Protocol):
+    """The columns of a schedule's row that have the same meaning in every database; `at` is when it finished."""
+
+    id: str
+    state: State
+    content: bytes
+    generation: int
+    n: int
+    due: int
+    accepted: int
+    message: bytes | None
+    reason: str | None
+    terms: RecurrenceState | None
+    at: int | None
+
+    @property
+    def last_moment(self) -> int | None:
+        """The deadline of a one-shot; None without one."""
+        ...
+
+
+def lateness_of(row: StoredSchedule) -> Lateness | None:
+    """The lateness policy of a schedule, for a one-shot derived from its deadline; None if it is finished."""
+    if row.terms is not None:
+        return row.terms.lateness
+    if row.at is not None:
+        return None
+    return Lateness() if row.last_moment is None else bounded_by(row.last_moment - row.due, row.reason)
+
+
+def terms_of_row(row: StoredSchedule) -> RecurrenceState | None:
+    """The terms of a schedule; a one-shot stores none, so they are derived. None if it is finished."""
+    if row.terms is not None:
+        return row.terms
+    lateness = lateness_of(row)
+    return None if lateness is None else single(row.due, lateness)
+
+
+def current_of(row: StoredSchedule, topic: str, *, leaving: bool, in_flight: int | None) -> Current:
+    """A row as decisions see it."""
+    return Current(
+        id=row.id,
+        state=row.state,
+        content=row.content,
+        generation=row.generation,
+        n=row.n,
+        due=row.due,
+        accepted=row.accepted,
+        terms=terms_of_row(row),
+        topic=topic,
+        message=row.message,
+        finished=row.at,
+        reason=row.reason,
+        leaving=leaving,
+        in_flight=in_flight,
+    )
 
 
 # Idempotency keys
@@ -100,50 +270,118 @@ def ended_reason(when: When) -> str | None:
             return None
 
 
-# Documents
+# Rows of notifications
 
 
-def check_changes(groups: Sequence[Sequence[Change]]) -> None:
-    """Raise `ValueError` if a group of document changes contradicts itself or exceeds a limit."""
+def check_groups(groups: Sequence[ChangeGroup]) -> None:
+    """Raise `ValueError` if a group of row changes contradicts itself, exceeds a limit or cannot be stored."""
+    changes = [change for group in groups for change in group.changes]
+    keys = [change.key for change in changes]
+    if not _are_plain(keys):
+        for key in keys:
+            _check_key(key)
     for group in groups:
-        if len(group) > 1 and len({change.key for change in group}) < len(group):
-            raise ValueError(f"a group has a key twice: {[change.key for change in group]}")
-        for change in group:
-            if isinstance(change, Put):
-                _check_put(change)
-            elif isinstance(change, Unchanged) and change.expected < 1:
-                raise ValueError(f"a document that must stay unchanged has to exist: {change.key}")
+        if _has_key_twice(group.changes):
+            raise ValueError(f"a group has a key twice: {[change.key for change in group.changes]}")
+    _check_rows([change for change in changes if type(change) is Put])
 
 
-def _check_put(put: Put) -> None:
-    length = len(put.key.name.encode())  # raises for lone surrogates
-    if length > NAME_BYTES_MAX:
-        raise ValueError(f"the name of a document may have {NAME_BYTES_MAX:,} bytes, and this one has {length:,}")
-    if put.tags:
-        "".join(put.tags).encode()
-        if len(set(put.tags)) < len(put.tags):
-            raise ValueError(f"a document has a tag twice: {put.tags}")
-    if not NUMBER_MIN < put.order < NUMBER_MAX:
-        raise ValueError(f"the order of a document must fit in 64 bits: {put.order}")
+def _has_key_twice(changes: Sequence[RowChange]) -> bool:
+    if len(changes) == 2:
+        return changes[0].key == changes[1].key
+    return len(changes) > 2 and len({change.key for change in changes}) < len(changes)
+
+
+def check_bulk(groups: BulkGroups) -> None:
+    """The same for groups of one kind, column by column."""
+    together = "".join((*groups.names, *groups.own, groups.tenant))
+    longest = max((*map(len, groups.names), *map(len, groups.own)), default=0)
+    starts = accumulate((len(adds) for _, adds in groups.parts), initial=0)
+    check_groups(
+        [groups[start] for start in starts if start < len(groups)]
+    )  # one of each part: they share their values
+    if not is_storable(together) or longest * 4 > KEY_BYTES_MAX:
+        check_groups(list(groups))
+
+
+def _are_plain(keys: Sequence[RowKey]) -> bool:
+    """Whether all keys are certainly valid: most are short, so all are checked at once."""
+    names = [key.name for key in keys]
+    return (
+        {key.table for key in keys} <= TABLES.keys()
+        and max(map(len, names), default=0) * 4 <= KEY_BYTES_MAX
+        and is_storable("".join(names))
+        and is_storable("".join({key.tenant for key in keys}))
+    )
+
+
+def _check_key(key: RowKey) -> None:
+    if key.table not in TABLES:
+        raise ValueError(f"there is no table {key.table!r}")
+    if not is_storable(key.name) or not is_storable(key.tenant):
+        raise ValueError(f"a key may have no NUL character and no half of a surrogate pair: {key}")
+    if len(key.name) * 4 > KEY_BYTES_MAX and (length := len(key.name.encode())) > KEY_BYTES_MAX:
+        raise ValueError(f"the key of a row may have {KEY_BYTES_MAX:,} bytes, and this one has {length:,}")
+
+
+def _check_rows(puts: Sequence[Put]) -> None:
+    """Most are valid, so those of a table are checked together, column by column."""
+    by_table: dict[str, list[Put]] = {}
+    for put in puts:
+        by_table.setdefault(put.key.table, []).append(put)
+    texts: list[str] = []
+    numbers = [put.until or 0 for put in puts]
+    for table, rows in by_table.items():
+        rules = _COLUMN_RULES[table]
+        columns = list(zip(*[put.values for put in rows], strict=False))  # as many as the shortest row has
+        is_whole = {len(put.values) for put in rows} == {len(rules)}
+        if not is_whole or not all(map(_fits, rules, columns)):
+            for put in rows:
+                _check_types(put)
+        for (_, kind, _), column in zip(rules, columns, strict=True):
+            (texts if kind is str else numbers).extend(filter(None, column))
+    if not is_storable("".join(texts)) or min(numbers, default=0) < NUMBER_MIN or max(numbers, default=0) > NUMBER_MAX:
+        for put in puts:
+            _check_values(put)
+
+
+def _fits(rule: "_ColumnRule", column: Sequence[object]) -> bool:
+    """Whether the values of a column have its type."""
+    _, kind, is_needed = rule
+    kinds = {kind} if is_needed else {kind, type(None)}
+    return kinds.issuperset(map(type, column))
+
+
+def _check_values(put: Put) -> None:
+    table = put.key.table
     if put.until is not None and not NUMBER_MIN <= put.until <= NUMBER_MAX:
-        raise ValueError(f"the expiry of a document must fit in 64 bits: {put.until}")
+        raise ValueError(f"the expiry of a row must fit in 64 bits: {put.until}")
+    for value in put.values:
+        if type(value) is str and not is_storable(value):
+            raise ValueError(f"a column may have no NUL character and no half of a surrogate pair: {put.key}")
+        if type(value) is int and not NUMBER_MIN <= value <= NUMBER_MAX:
+            raise ValueError(f"a column of {table} must fit in 64 bits, unlike {value}")
 
 
-def as_new_put(document: Document) -> Put:
-    """The `Put` that creates a copy of a document from another store."""
-    return Put(document.key, document.body, 0, document.tags, document.order, document.until)
+def _check_types(put: Put) -> None:
+    table, rules = put.key.table, _COLUMN_RULES[put.key.table]
+    if len(put.values) != len(rules):
+        raise ValueError(f"{table} has {len(rules)} columns, not {len(put.values)}")
+    for (name, kind, is_needed), value in zip(rules, put.values, strict=True):
+        if value is None:
+            if is_needed:
+                raise ValueError(f"{table}.{name} sorts an index, so it may not be NULL")
+        elif type(value) is not kind:
+            raise ValueError(f"{table}.{name} is of type {kind.__name__}, not {value!r}")
 
 
-def is_same(document: Document, known: Document | None) -> bool:
-    """Whether two documents are equal except for their versions, which differ between stores."""
-    return known is not None and as_new_put(document) == as_new_put(known)
+_ColumnRule = tuple[str, type[str] | type[int], bool]
 
 
-def encode_tags(tags: tuple[str, ...]) -> bytes:
-    """Encode the tags of a document."""
-    return _encode_tags(tags) if tags else b""
+def _column_rules(table: Table) -> list[_ColumnRule]:
+    """The name of each column, the type of its values, and whether it must have one."""
+    orders = {index.order for index in table.indexes}
+    return [(each.name, str if each.kind == "text" else int, each.name in orders) for each in table.columns]
 
 
-def decode_tags(packed: bytes) -> tuple[str, ...]:
-    """Decode the tags of a document."""
-    return _decode_tags(packed) if packed else ()
+_COLUMN_RULES = {name: _column_rules(table) for name, table in TABLES.items()}

@@ -1,4 +1,4 @@
-"""The most particular wish counts."""
+"""The most specific preference applies."""
 
 import itertools
 
@@ -8,16 +8,18 @@ from tidings.domain.errors import Invalid
 from tidings.domain.notifications.user import User, accepts, check_category, check_preferences
 
 
-def test_the_most_particular_wish_counts() -> None:
+def test_the_most_specific_preference_applies() -> None:
     for particular, category, channel in itertools.product((None, True, False), repeat=3):
-        wishes = {"sms/news": particular, "news": category, "sms": channel}
-        user = User("ada", preferences={name: wish for name, wish in wishes.items() if wish is not None})
-        wanted = next((wish for wish in (particular, category, channel) if wish is not None), True)
+        preferences = {"sms/news": particular, "news": category, "sms": channel}
+        user = User(
+            "ada", preferences={name: preference for name, preference in preferences.items() if preference is not None}
+        )
+        wanted = next((preference for preference in (particular, category, channel) if preference is not None), True)
         assert accepts(user, "news", "sms") is wanted
         assert accepts(user, "transactional", "sms")
 
 
-def test_other_channels_and_categories_are_not_meant() -> None:
+def test_a_preference_does_not_apply_to_other_channels_and_categories() -> None:
     user = User("ada", preferences={"sms/news": False, "offers": False})
     assert accepts(user, "news", "email")
     assert accepts(user, "games", "sms")
@@ -27,7 +29,7 @@ def test_other_channels_and_categories_are_not_meant() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"), [("e-mail", "did you mean email"), ("telegram", "are email, sms"), ("in-app", "mean in_app")]
 )
-def test_what_looks_like_a_channel_is_no_category(name: str, advice: str) -> None:
+def test_a_channel_name_is_not_a_category(name: str, advice: str) -> None:
     with pytest.raises(Invalid, match=advice):
         check_preferences({name: False})
 
@@ -39,7 +41,7 @@ def test_wrong_keys_are_refused_by_name(wrong: str) -> None:
     assert refused.value.field == f"preferences.{wrong}"
 
 
-def test_what_is_transactional_cannot_be_refused() -> None:
+def test_transactional_categories_cannot_be_opted_out_of() -> None:
     for key in ("transactional", "email/transactional"):
         with pytest.raises(Invalid, match="cannot opt out"):
             check_preferences({key: False})

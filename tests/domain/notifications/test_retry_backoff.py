@@ -101,3 +101,11 @@ def test_next_token_is_available_at_next_at() -> None:
 def test_rate_must_be_positive(given: tuple[float, int]) -> None:
     with pytest.raises(ValueError, match="rate"):
         Rate(*given)
+
+
+def test_attempts_that_a_rate_limit_refused_do_not_count_but_the_pauses_grow() -> None:
+    assert next_try(BACKOFF, 5, 0, 0, 1.0, SECOND) is None
+    assert next_try(BACKOFF, 5, 0, 0, 1.0, SECOND, limited=5) == 10 * SECOND
+    assert next_try(BACKOFF, 9, 0, 0, 1.0, SECOND, limited=5) == 10 * SECOND
+    assert next_try(BACKOFF, 10, 0, 0, 1.0, SECOND, limited=5) is None
+    assert next_try(BACKOFF, 6, 55 * SECOND, 0, 1.0, SECOND, limited=6) is None, "it is too old"

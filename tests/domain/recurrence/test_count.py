@@ -165,6 +165,7 @@ def test_equal_rules_share_their_counts() -> None:
     assert STEPS.taken == before
 
 
+@pytest.mark.slow
 def test_concurrent_calls_from_threads() -> None:
     """Stores call from threads of their own, and shared tables grow during these calls."""
     asked = [

@@ -117,6 +117,7 @@ def test_rules(text: str, zone: str) -> None:
         bounded(asked)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(CRONS | some.text(max_size=80), ZONES)
 @example("0 0 30 2 *", "UTC")
@@ -149,6 +150,7 @@ def test_crons_with_random_fields(text: str, terms: Terms) -> None:
         bounded(asked)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(some.text(max_size=80) | WITH_CALENDAR)
 def test_local_times(text: str) -> None:
@@ -156,6 +158,7 @@ def test_local_times(text: str) -> None:
     assert local == "at" if isinstance(local, str) else compiled(local).at(1) is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(some.text(max_size=300) | some.lists(some.sampled_from(LINES), max_size=12).map("\n".join) | EVENTS)
 def test_calendars(text: str) -> None:

@@ -89,7 +89,7 @@ def test_fields_that_are_refused(terms: Terms, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "terms", "told"),
+    ("text", "terms", "expected"),
     [
         (
             "FREQ=DAILY;COUNT=2",
@@ -110,10 +110,10 @@ def test_fields_that_are_refused(terms: Terms, field: str) -> None:
         ),
     ],
 )
-def test_error_names_what_excludes_every_occurrence(text: str, terms: Terms, told: str) -> None:
+def test_error_names_what_excludes_every_occurrence(text: str, terms: Terms, expected: str) -> None:
     with pytest.raises(Invalid) as caught:
         read_rule(text, NOW, terms)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(expected)
 
 
 def test_expression_whose_exdates_exclude_every_occurrence() -> None:
@@ -292,7 +292,7 @@ def test_calendars() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("2026-12-25\n25.12.2026", "line 2: '25.12.2026' is not a time: write a date such as 2026-12-25"),
         ("2026-02-30", "line 1: '2026-02-30' is not a valid date"),
@@ -306,11 +306,11 @@ def test_calendars() -> None:
         (ics("SUMMARY:x"), "line 2: an event has no DTSTART"),
     ],
 )
-def test_invalid_date_in_a_calendar_is_refused_with_its_line(text: str, told: str) -> None:
+def test_invalid_date_in_a_calendar_is_refused_with_its_line(text: str, expected: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_calendar(text, "ics")
     assert caught.value.field == "ics"
-    assert caught.value.detail.startswith(told)
+    assert caught.value.detail.startswith(expected)
 
 
 def test_times_in_lists_are_sorted_and_unique() -> None:

@@ -259,9 +259,7 @@ def test_durations(text: str, months: int, us: int) -> None:
 
 @pytest.mark.parametrize("text", ["PT0S", "P0D", "0s", "+0ms", "P0Y0M", "PT0.0S"])
 def test_zero_duration_is_refused(text: str) -> None:
-    assert "is zero, and the shortest duration is a microsecond (0.001ms): write a duration such as PT5S" in refusal(
-        text
-    )
+    assert "is zero: write a duration such as PT5S" in refusal(text)
 
 
 @pytest.mark.parametrize("text", ["-PT5S", "PT-5S", "-5s", "P-1M", "-P1D"])
@@ -274,7 +272,7 @@ def test_negative_durations_are_refused(text: str) -> None:
     ["P", "PT", "P1DT", "P1H", "PT1D", "P1S", "pt5s", "5", "5S", "5x", "s", "+", "30m1h", "1h1h", "P1D1Y"],
 )
 def test_invalid_durations_are_refused_with_an_example(text: str) -> None:
-    assert re.search(r"(is not a duration|is zero, .*): write a duration such as PT5S", refusal(text))
+    assert re.search(r"(is not a duration|is zero): write a duration such as PT5S", refusal(text))
 
 
 def test_only_the_last_part_can_have_a_fraction() -> None:
@@ -398,7 +396,7 @@ def test_months_are_counted_from_the_given_anchor() -> None:
         (f"R/{LATER}/PT1H/{START}", "swap them"),
         (f"R2/{LATER}/{START}", "swap them"),
         (f"R2/{START}/{START}", "the period is the time between them"),
-        (f"R/{START}/PT0S", "is zero"),
+        (f"R/{START}/PT0S", "is zero: write a period such as PT10M"),
         (f"R/{START}/PT1H/{LATER}/", "is not a repeating interval"),
         (f"R/{START}", "is not a repeating interval"),
         ("R/PT1H/PT1H", "is not a repeating interval"),

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidings.domain.schedules.request import jittered
+from tidings.domain.schedules.lateness import jittered
 
 INSTANTS = some.integers(0, 4_000_000_000_000_000)
 WINDOWS = some.integers(0, 86_400_000_000)

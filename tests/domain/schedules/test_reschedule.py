@@ -11,7 +11,7 @@ from tidings.domain.recurrence.request_fields import Terms, read_cron, read_rule
 from tidings.domain.recurrence.rrule import parse_rrule
 from tidings.domain.recurrence.rule import GAPS, OVERLAPS, Cron, Rule
 from tidings.domain.schedules.iso8601 import parse_instant
-from tidings.domain.schedules.reschedule import Pending, by_calendar, by_zone
+from tidings.domain.schedules.reschedule import KEPT_MAX, Pending, by_calendar, by_zone, in_zone
 from tidings.domain.schedules.when import DAY_US, When, occurrence
 
 BERLIN, HELSINKI, LONDON = "Europe/Berlin", "Europe/Helsinki", "Europe/London"
@@ -165,14 +165,35 @@ def test_random_sequences_of_changes(seed: int) -> None:
         when = some_schedule(random)
     except Invalid:
         return  # a rule that never occurs
-    life, count = RandomSchedule(when), count_of(when)
+    schedule, count = RandomSchedule(when), count_of(when)
     for _ in range(12):
-        if life.one.due is not None and random.random() < 0.5:
-            life.release()
-        elif life.one.due is not None:
-            life.wander(random)
-    while count is not None and life.one.due is not None:
-        life.release()
-    assert life.handled == sorted(set(life.handled))
-    if count is not None and not life.cut:
-        assert len(life.handled) == count
+        if schedule.one.due is not None and random.random() < 0.5:
+            schedule.release()
+        elif schedule.one.due is not None:
+            schedule.wander(random)
+    while count is not None and schedule.one.due is not None:
+        schedule.release()
+    assert schedule.handled == sorted(set(schedule.handled))
+    if count is not None and not schedule.cut:
+        assert len(schedule.handled) == count
+
+
+def test_overdue_occurrences_keep_their_instants_through_every_later_change() -> None:
+    """Numbers 2 and 3 are overdue when the rule moves; then its calendar and the rules of its zone change."""
+    one = released(pending(read_rule(f"FREQ=DAILY;{TIMES.replace('3', '5')}", ACCEPTED, Terms(zone=NEW_YORK))))
+    assert one.due is not None
+    now = one.due + DAY_US + 1
+    there = in_zone(one, TOKYO, now)
+    assert there is not None
+    excluded = tuple(range(20_000, 20_900))
+    for changed in (there, by_calendar(there, excluded, now), moved(there, HELSINKI, now)):
+        assert [occurrence(changed.when, n) for n in (2, 3)] == [one.due, one.due + DAY_US]
+        after = occurrence(changed.when, 4)
+        assert after is None or after > now
+
+
+def test_a_schedule_with_too_many_overdue_occurrences_stays() -> None:
+    one = pending(read_rule("FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0", ACCEPTED, Terms(zone=NEW_YORK)))
+    assert one.due is not None
+    assert in_zone(one, TOKYO, one.due + (KEPT_MAX - 1) * DAY_US) is not None
+    assert in_zone(one, TOKYO, one.due + KEPT_MAX * DAY_US) is None

@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a server is not for the quick check."""
+    """Tests with a server are not part of the quick check."""
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.slow)
@@ -34,7 +34,7 @@ class OpenStore(Protocol):
 
 
 async def abandon(engine: Engine) -> None:
-    """A node that is gone at once, as far as a database can tell: nothing is handed over, no lease given back."""
+    """End a node as a crash would: nothing is handed over, no lease is released."""
     store = engine.store
     assert isinstance(store, PostgresStore)
     await store._watch.stop()

@@ -1,4 +1,4 @@
-"""Once something is committed, it is answered: what is looked up afterwards may fail."""
+"""A committed change is answered, even if a read after the commit fails."""
 
 import pytest
 
@@ -26,7 +26,7 @@ async def refused(*_: object, **__: object) -> None:
 
 @pytest.fixture
 async def store(open_store: OpenStore) -> PostgresStore:
-    """One that nothing but the test works on."""
+    """A store that only the test uses."""
     store = await open_store(SimulatedClock(), lanes=1)
     await store.acquire(0, LEASE_US)
     await store._watch.stop()

@@ -1,4 +1,4 @@
-"""Whole engines whose wall clocks are wrong, and are set in the midst: the server's clock is the one that counts."""
+"""Engines with wrong wall clocks that are also set during the test: only the clock of the server counts."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ class WrongClock(SystemClock):
 
 
 async def see_when(store: PostgresStore) -> None:
-    """Have the server note by itself when each record appears."""
+    """Let the server record when each record appears."""
     for statement in (
         "ALTER TABLE tidings.log ADD COLUMN seen bigint",
         "ALTER TABLE tidings.log ALTER COLUMN seen SET DEFAULT tidings.now()",

@@ -1,4 +1,4 @@
-"""Whole engines on one database: lanes are shared, and a clean stop hands them over without a loss."""
+"""Engines on one database: lanes are shared, and a clean stop hands them over without a loss."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ async def started(store: PostgresStore) -> Engine:
 
 
 async def until_left(store: PostgresStore, wanted: int) -> None:
-    """Until so many records lie on the log."""
+    """Wait until this many records are on the log."""
 
     async def enough() -> bool:
         topic = await store.topic("acme", "greetings")
@@ -46,7 +46,7 @@ async def test_two_engines_share_and_one_takes_over(open_store: OpenStore) -> No
 
 
 async def test_lateness_on_an_idle_store(open_store: OpenStore) -> None:
-    """What another node schedules leaves at its moment, not at the next poll."""
+    """A schedule accepted by another node is released at its due time, not at the next poll."""
     clock = SystemClock()
     first, second = [await open_store(clock, lanes=2) for _ in range(2)]
     one, two = await started(first), await started(second)
@@ -63,7 +63,7 @@ async def test_lateness_on_an_idle_store(open_store: OpenStore) -> None:
     await two.stop()
 
 
-async def test_text_that_the_database_cannot_hold_fails_nobody_beside_it(open_store: OpenStore) -> None:
+async def test_text_that_the_database_cannot_hold_fails_alone(open_store: OpenStore) -> None:
     clock = SystemClock()
     engine = await started(await open_store(clock))
     later = clock.now() + 3_600 * SECOND
@@ -73,6 +73,6 @@ async def test_text_that_the_database_cannot_hold_fails_nobody_beside_it(open_st
     answers = await asyncio.gather(*asked[:15], *bad, *asked[15:], return_exceptions=True)
     await engine.stop()
     refused = [answer for answer in answers if isinstance(answer, BaseException)]
-    told = Counter(answer[0].outcome for answer in answers if not isinstance(answer, BaseException))
+    outcomes = Counter(answer[0].outcome for answer in answers if not isinstance(answer, BaseException))
     assert refused == []
-    assert told == {"scheduled": len(names), "rejected": 2}
+    assert outcomes == {"scheduled": len(names), "rejected": 2}

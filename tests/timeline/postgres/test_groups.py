@@ -1,4 +1,4 @@
-"""Consumer groups over one PostgreSQL: members call any node, nodes die, and no record is done twice."""
+"""Consumer groups over one PostgreSQL: members call any node, nodes are killed, and no record is done twice."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ class Nodes:
         self._released = 0
 
     async def release(self, count: int) -> None:
-        """That many more records."""
+        """Release this many more records."""
         names = [f"record-{number}" for number in range(self._released, self._released + count)]
         self._released += count
         await self.engines[0].submit([add(name, self.engines[0].clock.now()) for name in names])
@@ -51,7 +51,7 @@ class Nodes:
         return self.chance.choice(self.engines)
 
     async def kill(self, number: int) -> None:
-        """As far as a database can tell: its connections end, and nothing is said."""
+        """End it as a crash would: its connections end, and nothing is handed over."""
         await abandon(self.engines.pop(number))
 
 
@@ -99,7 +99,7 @@ async def test_a_member_continues_at_another_node_when_its_own_is_killed(nodes: 
     assert (await second.groups.heartbeat(*HERE, m.member, m.generation)).generation == m.generation
 
 
-async def test_one_that_was_away_too_long_commits_nothing_on_any_node(nodes: Nodes) -> None:
+async def test_an_expired_member_cannot_commit_on_any_node(nodes: Nodes) -> None:
     await nodes.release(30)
     await nodes.on_the_log()
     first, second, third = nodes.engines
@@ -141,7 +141,7 @@ async def test_a_waiting_member_is_woken_when_partitions_move(
     assert len((await first.groups.heartbeat(*HERE, m.member, m.generation)).partitions) == PARTITIONS // 2
 
 
-async def test_a_waiting_member_gets_what_another_node_releases(nodes: Nodes) -> None:
+async def test_a_waiting_member_gets_records_released_by_another_node(nodes: Nodes) -> None:
     m = await nodes.engines[2].groups.join(*HERE)
     await nodes.release(1)
     await nodes.on_the_log()
@@ -152,7 +152,7 @@ async def test_a_waiting_member_gets_what_another_node_releases(nodes: Nodes) ->
     assert {first.id, second.id} == {"record-0", "record-1"}
 
 
-async def test_fetches_that_find_nothing_hardly_write(nodes: Nodes, postgres: Postgres, schema: str) -> None:
+async def test_empty_fetches_rarely_write(nodes: Nodes, postgres: Postgres, schema: str) -> None:
     m = await nodes.engines[0].groups.join(*HERE)
 
     def version() -> int:
@@ -173,7 +173,7 @@ async def test_names_that_the_database_cannot_hold_are_refused(nodes: Nodes) -> 
         await nodes.engines[0].groups.join(ACME, TOPIC, "a\0b")
 
 
-async def test_a_tenant_has_room_for_so_many_groups(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tenant_has_a_maximum_of_groups(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidings.bus.consumer_groups.GROUPS_PER_TENANT_MAX", 3)
     for number in range(3):
         await nodes.any().groups.join(ACME, TOPIC, f"group-{number}")
@@ -183,7 +183,7 @@ async def test_a_tenant_has_room_for_so_many_groups(nodes: Nodes, monkeypatch: p
 
 
 class Consumer:
-    """Comes and goes, calls any node, and commits what it does; if it dies, what it did not commit is not done."""
+    """Joins and leaves, calls any node, and commits what it does; if it crashes, uncommitted records are not done."""
 
     def __init__(self, nodes: Nodes, done: Counter[tuple[int, int]]) -> None:
         self._nodes = nodes
@@ -194,7 +194,7 @@ class Consumer:
             m = await self._nodes.any().groups.join(*HERE)
             for _ in range(self._nodes.chance.randrange(2, 10)):
                 m = await self._turn(m)
-            if self._nodes.chance.random() < 0.8:  # else it dies
+            if self._nodes.chance.random() < 0.8:  # otherwise it crashes
                 await self._leave(m)
 
     async def _turn(self, m: Membership) -> Membership:
@@ -219,7 +219,7 @@ class Consumer:
             return
 
 
-async def test_every_record_is_done_once_whoever_is_called(nodes: Nodes) -> None:
+async def test_every_record_is_done_once_on_any_node(nodes: Nodes) -> None:
     done: Counter[tuple[int, int]] = Counter()
     consumers = [asyncio.create_task(Consumer(nodes, done).run()) for _ in range(4)]
     for _ in range(RECORDS // 20):
@@ -229,8 +229,8 @@ async def test_every_record_is_done_once_whoever_is_called(nodes: Nodes) -> None
     assert set(done.values()) == {1}, "all that was fetched was committed, or never done"
 
 
-async def test_a_group_that_is_made_anew_is_not_taken_for_the_former(open_store: OpenStore, postgres: Postgres) -> None:
-    """Who read the former one and writes only now must see that another was faster."""
+async def test_a_recreated_group_is_not_confused_with_the_former_one(open_store: OpenStore, postgres: Postgres) -> None:
+    """A node that read the former group and writes only now must see the change."""
     store = await open_store(SystemClock(), lanes=1)
     rosters = store.group_membership
 

@@ -1,4 +1,4 @@
-"""The layout by version: made once by nodes that start together, migrated, and never run backwards."""
+"""The layout by version: created once by nodes that start together, migrated, and never downgraded."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.factories import SECOND, add, words
 from tests.servers.postgres import Postgres
-from tests.timeline.later import later
+from tests.timeline.later_layouts import later
 from tests.timeline.postgres.conftest import OpenStore
 from tidings.domain.errors import Invalid, StoreError
 from tidings.testing import SimulatedClock
@@ -20,14 +20,14 @@ from tidings.timeline.postgres.store import PostgresStore
 KNOWN = Layouts(LAYOUTS).known
 
 
-async def test_nodes_that_start_together_make_one_store(open_store: OpenStore) -> None:
+async def test_nodes_that_start_together_create_one_store(open_store: OpenStore) -> None:
     stores = await asyncio.gather(*(open_store(SimulatedClock(), lanes=8) for _ in range(6)))
     assert len({store.identity for store in stores}) == 1
     await stores[0].acquire(0, 1_000_000)
     assert len(stores[0].lanes()) == 8
 
 
-async def test_what_was_chosen_first_stays(open_store: OpenStore) -> None:
+async def test_settings_of_the_first_start_stay(open_store: OpenStore) -> None:
     first = await open_store(SimulatedClock(), lanes=4, partitions=7, created=5)
     second = await open_store(SimulatedClock(), lanes=16, partitions=1, created=9)
     assert (first.partitions, second.partitions) == (8, 8), "as many for each lane"
@@ -36,7 +36,7 @@ async def test_what_was_chosen_first_stays(open_store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("lanes", 3), ("lanes", 0), ("lanes", 512), ("partitions", 5000)])
-async def test_what_cannot_be_is_rejected(open_store: OpenStore, name: str, value: int) -> None:
+async def test_invalid_settings_are_rejected(open_store: OpenStore, name: str, value: int) -> None:
     with pytest.raises(Invalid) as refused:
         await open_store(SimulatedClock(), **{name: value})
     assert refused.value.field == name
@@ -80,7 +80,7 @@ async def test_an_empty_schema_gets_every_layout_at_once(
 async def test_functions_follow_the_newest_program(
     postgres: Postgres, open_store: OpenStore, schema: str, tmp_path: Path
 ) -> None:
-    """A program whose functions are others writes them; an older one that starts again leaves them."""
+    """A version with other functions writes them; an older one that starts again does not."""
     await open_store(SimulatedClock())
     text = "CREATE OR REPLACE FUNCTION tidings.answer() RETURNS int LANGUAGE sql AS $$ SELECT {} $$;"
 
@@ -118,7 +118,7 @@ async def test_keys_are_the_same_in_sql(postgres: Postgres, open_store: OpenStor
 
 
 @pytest.mark.parametrize("name", ["user", "select", "table"])
-async def test_a_word_of_sql_may_be_the_name_of_a_schema(postgres: Postgres, name: str) -> None:
+async def test_an_sql_keyword_may_be_the_name_of_a_schema(postgres: Postgres, name: str) -> None:
     store = await PostgresStore.open(postgres.dsn, SimulatedClock(), lanes=1, schema=name)
     await store.acquire(0, SECOND)
     assert await words(store, add("one")) == ["scheduled"]
@@ -127,6 +127,6 @@ async def test_a_word_of_sql_may_be_the_name_of_a_schema(postgres: Postgres, nam
 
 
 @pytest.mark.parametrize("name", ["pg_tidings", "information_schema"])
-async def test_a_schema_of_the_servers_own_is_rejected(postgres: Postgres, name: str) -> None:
+async def test_a_system_schema_is_rejected(postgres: Postgres, name: str) -> None:
     with pytest.raises(Invalid, match="reserved by PostgreSQL"):
         await PostgresStore.open(postgres.dsn, SimulatedClock(), schema=name)

@@ -29,7 +29,7 @@ async def acquire(*stores: PostgresStore, lease_us: int = LEASE_US, rounds: int 
             await store.acquire(store.clock.elapsed(), lease_us)
 
 
-async def test_one_node_owns_all(open_store: OpenStore) -> None:
+async def test_a_single_node_owns_all_lanes(open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock())
     assert not store.lanes()
     assert await store.acquire(0, LEASE_US)
@@ -37,7 +37,7 @@ async def test_one_node_owns_all(open_store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize(("lanes", "nodes"), [(16, 2), (16, 3), (4, 3), (2, 3), (1, 2)])
-async def test_nodes_share_evenly(open_store: OpenStore, lanes: int, nodes: int) -> None:
+async def test_nodes_share_lanes_evenly(open_store: OpenStore, lanes: int, nodes: int) -> None:
     stores = [await open_store(SimulatedClock(), lanes=lanes) for _ in range(nodes)]
     await acquire(stores[0])
     await acquire(*stores)
@@ -47,7 +47,7 @@ async def test_nodes_share_evenly(open_store: OpenStore, lanes: int, nodes: int)
     assert sizes[-1] - sizes[0] <= 1
 
 
-async def test_what_is_shared_stays_where_it_is(open_store: OpenStore) -> None:
+async def test_shared_lanes_stay_with_their_nodes(open_store: OpenStore) -> None:
     stores = [await open_store(SimulatedClock()) for _ in range(3)]
     await acquire(*stores)
     tokens = [{lane.number: lane.token for lane in store.lanes()} for store in stores]
@@ -55,7 +55,7 @@ async def test_what_is_shared_stays_where_it_is(open_store: OpenStore) -> None:
     assert [{lane.number: lane.token for lane in store.lanes()} for store in stores] == tokens
 
 
-async def test_who_resigns_hands_over_at_once_and_says_so(open_store: OpenStore) -> None:
+async def test_a_node_that_resigns_hands_over_at_once_and_notifies_others(open_store: OpenStore) -> None:
     first, second = [await open_store(SystemClock()) for _ in range(2)]
     await acquire(first, second)
     called = asyncio.Event()
@@ -67,7 +67,7 @@ async def test_who_resigns_hands_over_at_once_and_says_so(open_store: OpenStore)
     assert numbers(second) == list(range(16))
 
 
-async def test_a_crash_is_over_with_its_lease(open_store: OpenStore) -> None:
+async def test_lanes_of_a_crashed_node_are_free_when_its_lease_expires(open_store: OpenStore) -> None:
     crashed, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(crashed, other, lease_us=SHORT_US)
     assert len(numbers(other)) == 2
@@ -80,7 +80,7 @@ async def test_a_crash_is_over_with_its_lease(open_store: OpenStore) -> None:
     assert numbers(crashed) == [], "by its own clock it owned nothing before anybody else did"
 
 
-async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_store: OpenStore) -> None:
+async def test_a_lease_counts_from_before_the_request_by_the_clock_of_the_node(open_store: OpenStore) -> None:
     clock = SimulatedClock(elapsed=7 * SECOND)
     store = await open_store(clock)
     await store.acquire(5 * SECOND, LEASE_US)  # two seconds ago, and the answer came only now
@@ -94,8 +94,8 @@ async def test_by_its_own_clock_a_lease_runs_from_before_it_was_asked_for(open_s
         await lane.release(NOW, 100)
 
 
-async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStore) -> None:
-    """However long its release takes: of none of its lanes the lease runs out."""
+async def test_a_busy_lane_does_not_delay_the_renewal_of_leases(open_store: OpenStore) -> None:
+    """However long its release takes, no lease of the node expires."""
     store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(store, rounds=1)
     (lane, *_) = store.lanes()
@@ -110,7 +110,7 @@ async def test_a_lane_that_is_worked_on_holds_up_no_renewal(open_store: OpenStor
     assert numbers(other) == [0, 1, 2, 3]
 
 
-async def test_what_is_worked_on_is_given_back_later(open_store: OpenStore) -> None:
+async def test_busy_lanes_are_given_back_later(open_store: OpenStore) -> None:
     store, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
     await acquire(store, rounds=1)
     async with store._context.pool.transaction() as connection:
@@ -122,8 +122,8 @@ async def test_what_is_worked_on_is_given_back_later(open_store: OpenStore) -> N
     assert (numbers(store), numbers(other)) == ([0], [1])
 
 
-async def test_what_nobody_works_on_is_given_back_at_once(open_store: OpenStore) -> None:
-    """One lane that is busy for long holds up no other: there may be no moment when all of them are still."""
+async def test_idle_lanes_are_given_back_at_once(open_store: OpenStore) -> None:
+    """A lane that is busy for long does not delay others: there may be no time when all are idle."""
     store, other = [await open_store(SystemClock(), lanes=4) for _ in range(2)]
     await acquire(store, rounds=1)
     async with store._context.pool.transaction() as connection:
@@ -133,7 +133,7 @@ async def test_what_nobody_works_on_is_given_back_at_once(open_store: OpenStore)
         assert (numbers(store), numbers(other)) == ([0, 3], [1, 2])
 
 
-async def test_a_store_clock_that_is_set_back_keeps_no_dead_node(
+async def test_a_store_clock_set_back_does_not_extend_the_lease_of_a_dead_node(
     open_store: OpenStore, postgres: Postgres, schema: str
 ) -> None:
     """As after a failover to a server whose clock is behind."""
@@ -148,8 +148,8 @@ async def test_a_store_clock_that_is_set_back_keeps_no_dead_node(
     assert numbers(other) == [0, 1]
 
 
-async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_lease(open_store: OpenStore) -> None:
-    """As of a machine that loses its power, or its network, in the midst of a release of recurring schedules."""
+async def test_an_abandoned_transaction_holds_its_lane_no_longer_than_a_lease(open_store: OpenStore) -> None:
+    """As when a machine loses power or network during a release of recurring schedules."""
     gone, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
     await acquire(gone, rounds=1)
     (lane,) = gone.lanes()
@@ -170,7 +170,7 @@ async def test_a_transaction_that_nobody_ends_holds_its_lane_no_longer_than_a_le
 
 
 async def zombie(open_store: OpenStore) -> tuple[PostgresLane, PostgresStore]:
-    """A lane of a node that stood still for longer than its lease, and who owns it now."""
+    """A lane of a node that was suspended for longer than its lease, and its present owner."""
     clock = SimulatedClock()
     still = await open_store(clock, lanes=1)
     await still.acquire(0, 1)
@@ -216,7 +216,7 @@ async def test_a_release_of_recurring_schedules_is_fenced_too(open_store: OpenSt
         await lane._release_recurring([[1, NOW, 1]], NOW, object())  # type: ignore[arg-type]
 
 
-async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore) -> None:
+async def test_a_schedule_accepted_by_another_node_wakes_the_owner(open_store: OpenStore) -> None:
     """By NOTIFY, long before the next poll could find it."""
     owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
     await acquire(owner, rounds=1)
@@ -232,7 +232,7 @@ async def test_what_another_node_schedules_wakes_the_owner(open_store: OpenStore
     assert lane.next_due() == now + SECOND
 
 
-async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenStore) -> None:
+async def test_more_lanes_than_fit_into_a_notification_are_all_woken(open_store: OpenStore) -> None:
     owner, other = [await open_store(SystemClock(), lanes=256, partitions=256) for _ in range(2)]
     await acquire(owner, rounds=1)
     await eventually(lambda: owner._watch.is_listening)
@@ -244,8 +244,8 @@ async def test_more_lanes_than_a_hint_can_name_are_all_woken(open_store: OpenSto
     await eventually(lambda: all(head.due == now for head in routes))
 
 
-async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
-    """Behind PgBouncer nothing is heard: then it looks often."""
+async def test_without_notifications_polling_finds_new_schedules(open_store: OpenStore) -> None:
+    """Behind PgBouncer there are no notifications: it polls often instead."""
     owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
     await acquire(owner, rounds=1)
     owner._watch._tasks[0].cancel()
@@ -258,8 +258,8 @@ async def test_without_hints_polling_finds_it(open_store: OpenStore) -> None:
     await eventually(lambda: lane.next_due() == now - SECOND)
 
 
-async def test_a_store_clock_that_is_behind_holds_a_release_back(open_store: OpenStore) -> None:
-    """Nothing leaves before its time by the store's clock, whatever the node's own says."""
+async def test_a_store_clock_that_is_behind_delays_releases(open_store: OpenStore) -> None:
+    """Nothing is released before its due time by the clock of the store, whatever the clock of the node shows."""
     ahead = SimulatedClock(SystemClock().now() + 3600 * SECOND)
     store = await open_store(ahead, lanes=1)
     await store.acquire(0, LEASE_US)

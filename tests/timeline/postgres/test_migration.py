@@ -1,4 +1,4 @@
-"""Migrating a database that nodes are at work on: nobody waits for long, nothing is done twice, a kill is made good."""
+"""Migration while nodes run: no long waits, no step twice, and a killed migration is resumed."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.factories import SECOND, add, left, records
 from tests.servers.postgres import Postgres
-from tests.timeline.later import later
+from tests.timeline.later_layouts import later
 from tests.timeline.postgres.conftest import OpenStore
 from tests.timeline.postgres.test_engines import started, until_left
 from tidings.clock import SystemClock
@@ -49,7 +49,7 @@ def layouts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def schema_of_today(open_store: OpenStore, schema: str) -> str:
-    """A store as this version makes it."""
+    """A store with the layout of this version."""
     store = await open_store(SimulatedClock(), lanes=2)
     await store.close()
     return schema
@@ -60,7 +60,7 @@ def migration_of(postgres: Postgres, schema: str, layouts: Path) -> Migration:
 
 
 def ignore(_done: StepDone) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""
 
 
 def check_done(postgres: Postgres, schema: str) -> None:
@@ -96,7 +96,7 @@ async def test_an_empty_schema_is_made(postgres: Postgres, schema: str, layouts:
         assert connection.execute(f"SELECT count(*) FROM {schema}.lane").fetchone() == (16,)
 
 
-async def test_nothing_goes_backwards(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
+async def test_a_newer_layout_is_not_downgraded(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
     await migration_of(postgres, schema_of_today, layouts).run(ignore)
     for call in (
         migration_of(postgres, schema_of_today, LAYOUTS).plan(),
@@ -107,7 +107,7 @@ async def test_nothing_goes_backwards(postgres: Postgres, schema_of_today: str, 
     check_done(postgres, schema_of_today)
 
 
-async def test_a_step_that_fails_is_not_half_taken(postgres: Postgres, schema_of_today: str, tmp_path: Path) -> None:
+async def test_a_failed_step_changes_nothing(postgres: Postgres, schema_of_today: str, tmp_path: Path) -> None:
     text = "CREATE TABLE tidings.more (one int); INSERT INTO tidings.nowhere VALUES (1);"
     layouts = later(LAYOUTS, tmp_path, more=text)
     with pytest.raises(StoreError, match="nowhere"):
@@ -116,13 +116,15 @@ async def test_a_step_that_fails_is_not_half_taken(postgres: Postgres, schema_of
         assert connection.execute("SELECT to_regclass(%s)", (f"{schema_of_today}.more",)).fetchone() == (None,)
 
 
-async def test_two_at_once_take_turns(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
+async def test_concurrent_migrations_take_turns(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
     await asyncio.gather(*(migration_of(postgres, schema_of_today, layouts).run(ignore) for _ in range(3)))
     check_done(postgres, schema_of_today)
 
 
-async def test_who_waits_for_a_lock_gives_way(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
-    """Somebody reads for seconds; the step waits for that, and nobody waits for the step for longer than its bound."""
+async def test_a_migration_that_waits_for_a_lock_does_not_block_others_for_long(
+    postgres: Postgres, schema_of_today: str, layouts: Path
+) -> None:
+    """A reader takes seconds; the step waits for it, and no query waits for the step longer than its limit."""
     table = f"{schema_of_today}.timeline"
     waits: list[float] = []
     with contextlib.ExitStack() as stack:
@@ -157,20 +159,18 @@ async def test_a_lock_that_is_never_released_is_reported(
 
 @pytest.mark.parametrize("visit", [1, 2, 3])
 @pytest.mark.parametrize("point", MIGRATION_POINTS)
-async def test_a_kill_is_made_good(
+async def test_a_killed_migration_is_resumed(
     postgres: Postgres, schema_of_today: str, layouts: Path, point: str, visit: int
 ) -> None:
     command = [sys.executable, "-c", RUN, postgres.dsn, schema_of_today, str(layouts)]
-    told = os.environ | {"TIDINGS_CRASH_AT": f"{point}:{visit}"}
-    killed = await asyncio.to_thread(subprocess.run, command, env=told, capture_output=True, check=False)
+    environment = os.environ | {"TIDINGS_CRASH_AT": f"{point}:{visit}"}
+    killed = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     await migration_of(postgres, schema_of_today, layouts).run(ignore)
     check_done(postgres, schema_of_today)
 
 
-async def test_an_index_that_was_left_half_built_is_built_anew(
-    postgres: Postgres, schema_of_today: str, layouts: Path
-) -> None:
+async def test_an_incomplete_index_is_rebuilt(postgres: Postgres, schema_of_today: str, layouts: Path) -> None:
     building = f"SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%{schema_of_today}%'"
     half = "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(%s) AND NOT indisvalid"
     with contextlib.closing(psycopg.connect(postgres.dsn)) as reader, postgres.connect() as connection:
@@ -188,10 +188,10 @@ async def test_an_index_that_was_left_half_built_is_built_anew(
     check_done(postgres, schema_of_today)
 
 
-async def test_nodes_continue_while_it_runs(
+async def test_nodes_continue_during_a_migration(
     postgres: Postgres, open_store: OpenStore, schema: str, layouts: Path
 ) -> None:
-    """Two nodes of the former version release all the while: nothing is lost, nothing leaves twice or much too late."""
+    """Two nodes of the former version keep releasing: nothing is lost, duplicate or much too late."""
     clock = SystemClock()
     stores = [await open_store(clock, lanes=4) for _ in range(2)]
     engines = [await started(store) for store in stores]

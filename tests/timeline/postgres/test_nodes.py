@@ -1,4 +1,4 @@
-"""The nodes of a fleet: who takes lanes by its roles, who is shown, and who is remembered for a while."""
+"""The nodes of a fleet: lanes by role, the list of nodes, and nodes that ended recently."""
 
 import pytest
 
@@ -19,7 +19,7 @@ async def acquire(store: PostgresStore, report: Report, lease_us: int = LEASE_US
     return await store.acquire(store.clock.elapsed(), lease_us, report)
 
 
-async def test_who_does_not_dispatch_takes_no_lane_and_counts_for_no_share(open_store: OpenStore) -> None:
+async def test_a_node_that_does_not_dispatch_takes_no_lane_and_has_no_share(open_store: OpenStore) -> None:
     front, back, more = [await open_store(SimulatedClock(), lanes=4) for _ in range(3)]
     assert await acquire(front, WITHOUT_DISPATCH), "it takes changes"
     assert numbers(front) == []
@@ -34,7 +34,7 @@ async def test_who_does_not_dispatch_takes_no_lane_and_counts_for_no_share(open_
     assert [sum(lane.node == node.id for lane in fleet.lanes) for node in fleet.nodes] == [0, 2, 2]
 
 
-async def test_who_ceases_to_dispatch_gives_its_lanes_back(open_store: OpenStore) -> None:
+async def test_a_node_that_stops_dispatching_gives_its_lanes_back(open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock(), lanes=4)
     await acquire(store, WITH_DISPATCH)
     assert await acquire(store, WITHOUT_DISPATCH)
@@ -42,7 +42,7 @@ async def test_who_ceases_to_dispatch_gives_its_lanes_back(open_store: OpenStore
     assert {lane.node for lane in (await store.nodes(NOW)).lanes} == {None}
 
 
-async def test_a_node_without_a_lane_takes_changes(open_store: OpenStore) -> None:
+async def test_a_node_without_a_lane_accepts_changes(open_store: OpenStore) -> None:
     stores = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
     for store in (*stores, *stores):
         assert await acquire(store, Report())
@@ -53,7 +53,7 @@ async def test_a_node_without_a_lane_takes_changes(open_store: OpenStore) -> Non
     assert len((await lane.release(NOW, 10)).lateness_us) == 1
 
 
-async def test_who_has_died_is_remembered_and_its_lanes_are_free(open_store: OpenStore) -> None:
+async def test_a_dead_node_is_remembered_and_its_lanes_are_free(open_store: OpenStore) -> None:
     dead, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
     await acquire(dead, Report("dead"), SHORT_US)
     await acquire(other, WITHOUT_DISPATCH)
@@ -65,7 +65,7 @@ async def test_who_has_died_is_remembered_and_its_lanes_are_free(open_store: Ope
     assert [(lane.node, lane.since) for lane in (await other.nodes(NOW)).lanes] == [(None, None), (None, None)]
 
 
-async def test_who_leaves_is_forgotten_at_once(open_store: OpenStore) -> None:
+async def test_a_node_that_leaves_is_forgotten_at_once(open_store: OpenStore) -> None:
     store, other = [await open_store(SystemClock(), lanes=2) for _ in range(2)]
     await acquire(store, WITHOUT_DISPATCH)
     await acquire(other, Report())
@@ -74,7 +74,7 @@ async def test_who_leaves_is_forgotten_at_once(open_store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize("roles", [("api",), ("dispatch",)])
-async def test_an_engine_is_ready_whatever_its_roles(open_store: OpenStore, roles: tuple[str, ...]) -> None:
+async def test_an_engine_is_ready_with_any_roles(open_store: OpenStore, roles: tuple[str, ...]) -> None:
     store = await open_store(SystemClock(), lanes=2)
     engine = Engine(store, SystemClock(), Settings(about=Report("one", roles)))
     await engine.start()
@@ -84,7 +84,7 @@ async def test_an_engine_is_ready_whatever_its_roles(open_store: OpenStore, role
     await engine.stop()
 
 
-async def test_what_was_released_is_reported_with_its_lateness(open_store: OpenStore) -> None:
+async def test_releases_are_reported_with_their_lateness(open_store: OpenStore) -> None:
     store = await open_store(SystemClock(), lanes=2)
     engine = Engine(store, SystemClock(), Settings(about=Report("one")))
     await engine.start()

@@ -20,7 +20,7 @@ async def owner_of(open_store: OpenStore) -> PostgresStore:
     return store
 
 
-async def test_who_takes_a_lane_over_counts_what_is_stored(open_store: OpenStore) -> None:
+async def test_a_new_owner_of_a_lane_counts_the_stored_records(open_store: OpenStore) -> None:
     first = await owner_of(open_store)
     await applied(first, *(add(f"row-{index:02}", NOW, topic="kafka:orders") for index in range(2 * ROOM)))
     assert (await drain(first)).handed == ROOM
@@ -33,7 +33,7 @@ async def test_who_takes_a_lane_over_counts_what_is_stored(open_store: OpenStore
     assert await lane_of(second).outbox() == (5, ROOM + 5)
 
 
-async def test_after_a_release_that_failed_it_is_counted_anew(
+async def test_the_outbox_is_counted_again_after_a_failed_release(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer was lost, and the release was committed."""
@@ -56,7 +56,7 @@ async def test_after_a_release_that_failed_it_is_counted_anew(
     assert (await drain(store)).handed == ROOM - 15
 
 
-async def test_what_another_node_adds_for_kafka_wakes_the_owner(open_store: OpenStore) -> None:
+async def test_a_schedule_for_kafka_from_another_node_wakes_the_owner(open_store: OpenStore) -> None:
     owner = await owner_of(open_store)
     other = await open_store(SimulatedClock(), lanes=1)
     await applied(owner, *(add(None, NOW, topic="kafka:orders") for _ in range(ROOM)))

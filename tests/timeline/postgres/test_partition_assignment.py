@@ -1,10 +1,12 @@
-"""Sharing: each partition has one reader, counts differ by one at most, and who is not sure reads nothing."""
+"""Partition assignment: each partition has one reader, shares are even, and a node that is not sure reads nothing."""
 
 from collections import Counter
 from uuid import UUID
 
+import msgspec
 import pytest
 
+from tidings.domain.fleet import Report
 from tidings.timeline.postgres.fleet import PartitionAssignment
 
 NODES = [UUID(int=number) for number in range(5)]
@@ -39,18 +41,26 @@ def test_topics_of_one_partition_are_shared_too() -> None:
     assert min(counts) > 140
 
 
-def test_who_is_not_among_them_or_not_sure_of_it_reads_nothing() -> None:
-    stranger = PartitionAssignment(NODES[4], lambda: 0)
-    assert not stranger.reads("topic", 0), "it knows nobody"
-    stranger.update(NODES[:2], UNTIL)
-    assert not any(stranger.reads("topic", partition) for partition in range(10))
+def test_a_node_that_is_not_a_member_or_not_sure_of_it_reads_nothing() -> None:
+    unlisted = PartitionAssignment(NODES[4], lambda: 0)
+    assert not unlisted.reads("topic", 0), "it knows no members"
+    unlisted.update(NODES[:2], UNTIL)
+    assert not any(unlisted.reads("topic", partition) for partition in range(10))
     (late,) = shared(NODES[:1], now=UNTIL)
     assert not late.reads("topic", 0), "others may think that it is dead"
 
 
-def test_who_learns_of_another_gives_up_its_part() -> None:
+def test_a_node_that_learns_of_another_gives_up_its_share() -> None:
     first, second = shared(NODES[:2])
     first.update(NODES[:1], UNTIL)
     assert all(first.reads("topic", partition) for partition in range(10))
     first.update(NODES[:2], UNTIL)
     assert all(first.reads("topic", partition) != second.reads("topic", partition) for partition in range(10))
+
+
+def test_a_report_says_to_which_channels_a_node_delivers() -> None:
+    some = Report(channels=("email", "sms"))
+    assert [some.delivers(channel) for channel in ("email", "push")] == [True, False]
+    assert not Report(roles=("api", "dispatch")).delivers("email")
+    older = msgspec.json.decode(b'{"name": "north", "roles": ["deliver"]}', type=Report)
+    assert older.delivers("push"), "a node of an earlier version delivers to all"

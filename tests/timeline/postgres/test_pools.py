@@ -1,12 +1,15 @@
-"""More callers than connections: nobody waits for ever, and nobody takes what other work needs."""
+"""More callers than connections: no call waits forever, and none takes connections that other work needs."""
 
 import asyncio
 import contextlib
 import os
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from psycopg import AsyncConnection
+from psycopg.pq import PipelineStatus
 
 from tests.contract.factories import ACME, NOW, SECOND, add, every, left
 from tests.servers.postgres import Postgres
@@ -24,8 +27,8 @@ LEASE_US = 3_600 * SECOND
 MANY = 100
 
 
-async def test_more_receipts_than_connections_are_answered(open_store: OpenStore) -> None:
-    """At a start, where each of them needs arrival numbers and a name that nobody has yet."""
+async def test_more_idempotency_keys_than_connections_are_answered(open_store: OpenStore) -> None:
+    """At a start, where each needs arrival numbers and a new name."""
     store = await open_store(SimulatedClock(), lanes=1)
     calls = (store.apply([add(f"s{n}", topic=f"t{n}")], NOW, IdempotencyKey(ACME, f"k{n}", b"")) for n in range(MANY))
     answers = await asyncio.wait_for(asyncio.gather(*calls), 30)
@@ -33,7 +36,7 @@ async def test_more_receipts_than_connections_are_answered(open_store: OpenStore
     assert await store.acquire(0, LEASE_US)
 
 
-async def test_more_lanes_than_connections_meet_a_topic_that_is_new_to_them(open_store: OpenStore) -> None:
+async def test_more_lanes_than_connections_create_a_topic_concurrently(open_store: OpenStore) -> None:
     lanes = 32
     assert lanes > WORK_MAX
     other, owner = [await open_store(SimulatedClock(), lanes=lanes, partitions=lanes) for _ in range(2)]
@@ -43,7 +46,7 @@ async def test_more_lanes_than_connections_meet_a_topic_that_is_new_to_them(open
     assert len(await left(owner, "new")) == MANY
 
 
-async def test_reads_leave_leases_and_changes_alone(postgres: Postgres, open_store: OpenStore) -> None:
+async def test_reads_do_not_block_leases_and_changes(postgres: Postgres, open_store: OpenStore) -> None:
     store = await open_store(SystemClock(), lanes=1)
     now = store.clock.now()
     await store.apply([add("one", now + 60 * SECOND)], now)
@@ -76,7 +79,7 @@ async def test_lists_of_one_tenant_leave_connections_to_the_others(postgres: Pos
     await asyncio.wait(reads)
 
 
-async def test_receipts_leave_connections_to_the_rest(postgres: Postgres, open_store: OpenStore) -> None:
+async def test_idempotency_keys_leave_connections_to_other_calls(postgres: Postgres, open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
     await store.apply([add("one")], NOW)
     with postgres.connect() as connection, connection.transaction():
@@ -88,7 +91,7 @@ async def test_receipts_leave_connections_to_the_rest(postgres: Postgres, open_s
         assert (await call)[0].outcome == "scheduled"
 
 
-async def test_a_wait_for_a_connection_has_an_end(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_for_a_connection_is_bounded(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "TURN_S_MAX", 0.1)
     pool = Pool(postgres.dsn, 1)
     async with pool.connection():
@@ -98,7 +101,7 @@ async def test_a_wait_for_a_connection_has_an_end(postgres: Postgres, monkeypatc
     await pool.close()
 
 
-async def test_nobody_takes_a_second_connection_while_he_has_one(postgres: Postgres) -> None:
+async def test_no_call_takes_a_second_connection_while_it_has_one(postgres: Postgres) -> None:
     pool = Pool(postgres.dsn, 2)
     async with pool.connection():
         with pytest.raises(AssertionError):
@@ -106,7 +109,7 @@ async def test_nobody_takes_a_second_connection_while_he_has_one(postgres: Postg
     await pool.close()
 
 
-async def test_a_connection_is_kept_whatever_the_number_of_its_descriptor(postgres: Postgres) -> None:
+async def test_a_connection_with_a_high_file_descriptor_works(postgres: Postgres) -> None:
     pool = Pool(postgres.dsn, 1)
     with many_descriptors():
         (first,) = await pool.call("SELECT pg_backend_pid()")
@@ -117,7 +120,7 @@ async def test_a_connection_is_kept_whatever_the_number_of_its_descriptor(postgr
 
 @contextlib.contextmanager
 def many_descriptors() -> Iterator[None]:
-    """So many are open that the next one is beyond what select() can take."""
+    """Open so many that the next one is beyond the limit of select()."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2_048), before[1]))
     opened = [os.open(os.devnull, os.O_RDONLY)]
@@ -129,3 +132,31 @@ def many_descriptors() -> Iterator[None]:
         for descriptor in opened:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_notification_is_explained_in_one_round_trip(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All statements of a read are sent before the first answer is waited for, on one connection."""
+    store = await open_store(SimulatedClock(), lanes=1)
+    await store.apply([add("one", NOW + SECOND)], NOW)
+    await store.trace(ACME, "one", NOW, 10)  # connects
+    statuses: list[int] = []
+    borrowed: list[Pool] = []
+    execute, connection = AsyncConnection.execute, Pool.connection
+
+    async def observed(self: AsyncConnection[Any], *arguments: Any, **options: Any) -> Any:
+        statuses.append(self.pgconn.pipeline_status)
+        return await execute(self, *arguments, **options)
+
+    def lent(self: Pool) -> Any:
+        borrowed.append(self)
+        return connection(self)
+
+    monkeypatch.setattr(AsyncConnection, "execute", observed)
+    monkeypatch.setattr(Pool, "connection", lent)
+    found = await store.trace(ACME, "one", NOW, 10)
+    monkeypatch.undo()
+    assert found.schedule is not None
+    assert len(borrowed) == 1
+    assert set(statuses) == {PipelineStatus.ON}

@@ -1,4 +1,4 @@
-"""Changes against releases, on several connections at once: whoever comes second is told the truth."""
+"""Changes against releases, on several connections at once: the second one gets a correct answer."""
 
 import asyncio
 from collections import Counter
@@ -31,7 +31,7 @@ async def change(store: PostgresStore, commands: list[Command], size: int = 5) -
 
 
 async def two_nodes(open_store: OpenStore, lanes: int) -> tuple[PostgresStore, PostgresStore]:
-    """One that releases and one that takes changes."""
+    """A node that releases and one that accepts changes."""
     owner, other = [await open_store(SimulatedClock(), lanes=lanes) for _ in range(2)]
     await owner.acquire(0, LEASE_US)
     return owner, other
@@ -42,35 +42,35 @@ async def test_never_both_cancelled_and_released(open_store: OpenStore, lanes: i
     owner, other = await two_nodes(open_store, lanes)
     ids = [f"s{number}" for number in range(ROWS)]
     await other.apply([add(one) for one in ids], NOW)
-    told, _ = await asyncio.gather(
+    outcomes, _ = await asyncio.gather(
         change(other, [Cancel(ACME, one) for one in reversed(ids)]), drain(owner, rows_max=16)
     )
     await drain(owner)
-    words = Counter(told.values())
+    words = Counter(outcomes.values())
     assert words.keys() <= {"cancelled", "already_released"}
-    assert await left(owner) == sorted(one for one in ids if told[one] == "already_released")
+    assert await left(owner) == sorted(one for one in ids if outcomes[one] == "already_released")
     assert min(words.values()) > 0, f"they did not meet: {words}"
 
 
-async def test_either_the_old_or_the_new_one_leaves(open_store: OpenStore) -> None:
+async def test_either_the_old_or_the_new_schedule_is_released(open_store: OpenStore) -> None:
     owner, other = await two_nodes(open_store, 4)
     ids = [f"s{number}" for number in range(ROWS)]
     await other.apply([add(one, value=b"old") for one in ids], NOW)
-    told, _ = await asyncio.gather(
+    outcomes, _ = await asyncio.gather(
         change(other, [Replace(add(one, value=b"new")) for one in reversed(ids)]), drain(owner, rows_max=16)
     )
     await drain(owner)
     kept = {record.id: record.generation for record in await records(owner)}
     assert len(await records(owner)) == len(kept) == ROWS
-    assert kept == {one: 2 if told[one] == "replaced" else 1 for one in ids}
+    assert kept == {one: 2 if outcomes[one] == "replaced" else 1 for one in ids}
 
 
 async def test_a_recurrence_ends_where_it_was_cancelled(open_store: OpenStore) -> None:
     owner, other = await two_nodes(open_store, 1)
     ids = [f"s{number}" for number in range(60)]
     await other.apply([every(one, NOW - 20 * SECOND) for one in ids], NOW)
-    told, _ = await asyncio.gather(change(other, [Cancel(ACME, one) for one in ids], 1), drain(owner, rows_max=5))
-    assert set(told.values()) == {"cancelled"}
+    outcomes, _ = await asyncio.gather(change(other, [Cancel(ACME, one) for one in ids], 1), drain(owner, rows_max=5))
+    assert set(outcomes.values()) == {"cancelled"}
     before = sorted(record.occurrence for record in await records(owner))
     assert len(before) == len(set(before))
     await drain(owner, NOW + 60 * SECOND)
@@ -92,7 +92,7 @@ async def test_two_nodes_with_one_id_make_one_schedule(open_store: OpenStore) ->
     assert await left(owner) == sorted(ids)
 
 
-async def test_what_somebody_is_changing_does_not_hold_up_the_rest(open_store: OpenStore) -> None:
+async def test_a_row_that_is_being_changed_does_not_delay_the_others(open_store: OpenStore) -> None:
     owner, other = await two_nodes(open_store, 1)
     await other.apply([add("held"), add("free")], NOW)
     async with other._pool.transaction() as connection:
@@ -119,7 +119,7 @@ async def test_readers_of_the_log_never_see_a_gap(open_store: OpenStore) -> None
 
 
 async def test_no_topic_is_known_before_its_tenant(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another node makes both while we look: who releases the topic's records asks for its tenant's name."""
+    """Another node creates both during the read: releasing records of the topic needs the name of its tenant."""
     ours, other = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
     read = ours._context.pools.first.read
 

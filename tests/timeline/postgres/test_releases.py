@@ -1,4 +1,4 @@
-"""Releases of several lanes in one call: nothing is lost or twice, and a lane that is lost holds up no other."""
+"""Releases of several lanes in one call: nothing is lost or duplicate, and a lost lane does not delay others."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ async def test_lanes_that_release_together_share_a_transaction(open_store: OpenS
     assert CALLS_MAX < int(str(transactions)) < LANES, "those that could not begin at once went together"
 
 
-async def test_a_lane_that_is_lost_holds_up_no_other(open_store: OpenStore, postgres: Postgres) -> None:
+async def test_a_lost_lane_does_not_delay_others(open_store: OpenStore, postgres: Postgres) -> None:
     store = await with_rows(open_store)
     with postgres.connect() as connection:
         lost = store._context.inside("UPDATE tidings.lane SET token = gen_random_uuid() WHERE lane = 7")
@@ -55,7 +55,7 @@ async def test_a_lane_that_is_lost_holds_up_no_other(open_store: OpenStore, post
     assert sum(len(answer.lateness_us) for answer in answers if isinstance(answer, Release)) == len(await left(store))
 
 
-async def test_where_nothing_is_to_be_dropped_nothing_is_written(open_store: OpenStore, postgres: Postgres) -> None:
+async def test_without_rows_to_delete_nothing_is_written(open_store: OpenStore, postgres: Postgres) -> None:
     store = await with_rows(open_store)
     await release_all(store)
     turns = store._context.inside("SELECT sum(turns) FROM tidings.lane").encode()
@@ -68,10 +68,10 @@ async def test_where_nothing_is_to_be_dropped_nothing_is_written(open_store: Ope
     assert await left(store) == []
 
 
-async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
+async def test_rows_found_by_a_poll_during_a_release_are_not_lost(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lies below the mark from which that release looked, and no hint told of it."""
+    """It is below the low-water mark of that release, and no notification announced it."""
     owner, other = [await open_store(SimulatedClock(), lanes=1) for _ in range(2)]
     await owner.acquire(0, 60 * SECOND)
     await owner._watch.stop()
@@ -100,7 +100,7 @@ async def test_what_a_sweep_finds_while_a_release_is_under_way_is_not_forgotten(
 
 
 async def test_a_batch_of_recurring_schedules_is_bounded_by_their_size(open_store: OpenStore) -> None:
-    """Their messages lie beside the timeline, and each may be 1 MB."""
+    """Their messages are stored beside the timeline, and each may be 1 MB."""
     store = await open_store(SimulatedClock(), lanes=1)
     await store.acquire(0, 60 * SECOND)
     ids = [f"e{number:02}" for number in range(20)]

@@ -1,4 +1,4 @@
-"""Readers on one node see what another released within milliseconds, and nobody is told who does not wait."""
+"""Readers on one node see releases of another within milliseconds, and only waiting nodes are notified."""
 
 import asyncio
 import functools
@@ -29,7 +29,7 @@ class Pair:
         self.clock = SystemClock()
 
     async def delays(self, count: int, topic: str = TOPIC) -> list[int]:
-        """How long after each release its record was here, one after the other."""
+        """The delay between each release and its arrival at the reader."""
         cursor, found = LATEST, list[int]()
         while len(found) < count:
             records, cursor = await self.reader.read(ACME, topic, cursor, 10, 10 * SECOND)
@@ -51,7 +51,7 @@ class Pair:
             await eventually(functools.partial(released, before + number))
 
     async def at_rest(self) -> None:
-        """Not the moment after it began to follow, in which it looks by itself."""
+        """Wait until the first poll after the subscription is over."""
         store = self.reader.store
         assert isinstance(store, PostgresStore)
         following = store._watch.subscriptions
@@ -74,7 +74,7 @@ def middle(delays: list[int]) -> int:
     return sorted(delays)[len(delays) // 2]
 
 
-async def test_a_reader_sees_what_another_node_released(pair: Pair) -> None:
+async def test_a_reader_sees_records_released_by_another_node(pair: Pair) -> None:
     await pair.release(1)
     await eventually(lambda: pair.owner.store.topic(ACME, TOPIC))
     reading = asyncio.create_task(pair.delays(20))
@@ -83,7 +83,7 @@ async def test_a_reader_sees_what_another_node_released(pair: Pair) -> None:
     assert middle(await reading) < SOON_US
 
 
-async def test_a_reader_of_a_topic_that_does_not_exist_yet(pair: Pair) -> None:
+async def test_a_reader_may_subscribe_before_the_topic_exists(pair: Pair) -> None:
     for number in range(5):
         topic = f"later-{number}"
         reading = asyncio.create_task(pair.delays(1, topic))
@@ -122,7 +122,7 @@ async def test_readers_of_both_kinds_share_notifications(pair: Pair) -> None:
         assert middle(await asyncio.wait_for(poll, 10)) < SOON_US
 
 
-async def test_where_hints_do_not_arrive_it_is_looked_at_often(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_notifications_topics_are_polled_often(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet.Watch, "is_listening", False)
     monkeypatch.setattr(fleet.TopicSubscriptions, "on_notification", lambda *_: None)
     reading = asyncio.create_task(pair.delays(20))
@@ -136,7 +136,7 @@ async def test_only_subscribers_on_other_nodes_are_notified(pair: Pair, postgres
     with postgres.connect() as listener:
         listener.execute(f"LISTEN {schema}".encode())
 
-        def told() -> list[str]:
+        def notifications() -> list[str]:
             heard = [note.payload for note in listener.notifies(timeout=0.3)]
             return [payload for payload in heard if payload.startswith("new")]
 
@@ -149,15 +149,15 @@ async def test_only_subscribers_on_other_nodes_are_notified(pair: Pair, postgres
 
             await eventually(released)
 
-        await release("nobody waits")
-        assert await asyncio.to_thread(told) == []
+        await release("no reader waits")
+        assert await asyncio.to_thread(notifications) == []
         await store.subscribe(ACME, TOPIC)
         await release("only its owner waits")
-        assert await asyncio.to_thread(told) == []
+        assert await asyncio.to_thread(notifications) == []
         await pair.reader.store.subscribe(ACME, TOPIC)
         await release("another waits")
-        assert await asyncio.to_thread(told) == ["new 0"]
+        assert await asyncio.to_thread(notifications) == ["new 0"]
         pair.reader.store.unsubscribe(ACME, TOPIC)
         await pair.reader.stop()
         await release("gone")
-        assert await asyncio.to_thread(told) == []
+        assert await asyncio.to_thread(notifications) == []

@@ -1,4 +1,4 @@
-"""No bloat: what has passed through leaves its room to what follows."""
+"""No bloat: the space of released rows is reused."""
 
 import pytest
 
@@ -12,7 +12,7 @@ ROUNDS = 12
 ROWS = 1_000
 
 
-async def test_tables_do_not_grow_with_what_passes_through(
+async def test_tables_do_not_grow_with_released_rows(
     postgres: Postgres, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "DEAD_ROWS_MIN", ROWS // 2)

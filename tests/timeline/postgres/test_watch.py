@@ -1,4 +1,4 @@
-"""What is told by NOTIFY is a hint: nothing that is said there, or not heard there, stops a node."""
+"""NOTIFY is a hint: wrong or missing notifications do not stop a node."""
 
 import asyncio
 import contextlib
@@ -15,26 +15,26 @@ from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.postgres.store import PostgresStore
 
 LEASE_US = 3_600 * SECOND
-KEY = b"K\0\0\0\x0c"  # how the server begins to tell a client its number
+KEY = b"K\0\0\0\x0c"  # how the message with the number of a backend begins
 WHOLE_S = 0.02
 LISTENERS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
 
 
-async def test_nonsense_is_not_listened_to(postgres: Postgres, open_store: OpenStore, schema: str) -> None:
+async def test_invalid_notifications_are_ignored(postgres: Postgres, open_store: OpenStore, schema: str) -> None:
     owner, other = [await open_store(SystemClock(), lanes=1) for _ in range(2)]
     await owner.acquire(owner.clock.elapsed(), LEASE_US)
     (lane,) = owner.lanes()
     with postgres.connect() as connection:
         await eventually(lambda: connection.execute(LISTENERS).fetchone() != (0,))
-        for told in ("due soon", "due 1:", "new one", "moved {", "moved []", "moved", "", "\u00e9"):
-            connection.execute("SELECT pg_notify(%s, %s)", (schema, told))
+        for payload in ("due soon", "due 1:", "new one", "moved {", "moved []", "moved", "", "\u00e9"):
+            connection.execute("SELECT pg_notify(%s, %s)", (schema, payload))
     now = owner.clock.now()
-    owner._watch._tasks[1].cancel()  # who does not poll hears it or does not know it
+    owner._watch._tasks[1].cancel()  # a node that does not poll learns it by notification or not at all
     await other.apply([add("one", now + SECOND)], now)
     await eventually(lambda: lane.next_due() == now + SECOND)
 
 
-async def test_who_no_longer_watches_is_no_node(
+async def test_a_node_whose_listener_fails_stops_and_hands_its_lanes_over(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, schema: str, postgres: Postgres
 ) -> None:
     store = await open_store(SystemClock(), lanes=1)
@@ -72,8 +72,8 @@ async def test_lanes_are_handed_over_after_they_were_taken(
     assert not store.lanes()
 
 
-async def test_behind_a_pooler_nobody_listens(postgres: Postgres, schema: str) -> None:
-    """One that takes our options and does not pass them on; it gives its clients numbers of its own."""
+async def test_behind_a_pooler_nodes_do_not_listen(postgres: Postgres, schema: str) -> None:
+    """A pooler that accepts our options without passing them on, and gives its clients numbers of its own."""
     async with pooler(postgres, _renumbered) as dsn:
         store = await PostgresStore.open(dsn, SimulatedClock(), lanes=1, schema=schema)
         await store.acquire(0, LEASE_US)
@@ -87,7 +87,7 @@ async def test_behind_a_pooler_nobody_listens(postgres: Postgres, schema: str) -
         await store.close()
 
 
-async def test_postgres_itself_is_known(open_store: OpenStore) -> None:
+async def test_a_direct_connection_is_detected(open_store: OpenStore) -> None:
     store = await open_store(SimulatedClock(), lanes=1)
     assert store._context.pools.first.is_direct
 

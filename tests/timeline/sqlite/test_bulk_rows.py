@@ -1,4 +1,4 @@
-"""Rows in bulk carry every number as it is."""
+"""Bulk rows contain every number unchanged."""
 
 import numpy as np
 import pytest

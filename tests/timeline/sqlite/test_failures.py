@@ -1,4 +1,4 @@
-"""What fails in the middle changes nothing: memory and file agree afterwards, and nobody else suffers."""
+"""A failed operation changes nothing: memory and file agree afterwards, and other requests succeed."""
 
 import concurrent.futures
 import contextlib
@@ -17,7 +17,7 @@ from tidings.domain.schedules.command import Cancel
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.when import Period
 from tidings.ports import IdempotencyKey
-from tidings.timeline.sqlite.database import WAL_PAGES_MAX, Checkpointer, prepare
+from tidings.timeline.sqlite.database import Checkpointer, prepare
 from tidings.timeline.sqlite.pending.next_due import NextDue
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -52,6 +52,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("failing", range(1, 40, 3))
 async def test_a_commit_that_fails_forgets_no_id(store: SqliteStore, failing: int) -> None:
@@ -84,7 +85,7 @@ async def test_a_failed_intake_leaves_no_trace(store: SqliteStore) -> None:
     assert (await store.count(NOW)).pending == 3
 
 
-async def test_a_reused_key_costs_nobody_anything(store: SqliteStore) -> None:
+async def test_a_reused_idempotency_key_affects_no_other_request(store: SqliteStore) -> None:
     await store.apply([add("one", NOW + SECOND)], NOW, IdempotencyKey(ACME, "key", b"a"))
     idmap = store._writer.idmap
     with pytest.raises(KeyReused):
@@ -103,7 +104,7 @@ async def test_an_occurrence_beyond_the_calendar_waits_in_the_last_bucket(store:
     assert outcome.outcome == "cancelled"
 
 
-async def test_a_bound_beyond_every_calendar_is_no_bound(store: SqliteStore) -> None:
+async def test_a_limit_beyond_the_last_year_is_no_limit(store: SqliteStore) -> None:
     lateness = Lateness(expires_after_us=365_000 * DAY)
     outcomes = await store.apply([add("one", NOW, lateness=lateness), add("two", NOW)], NOW)
     assert [outcome.outcome for outcome in outcomes] == ["scheduled", "scheduled"]
@@ -118,7 +119,7 @@ async def test_the_store_answers_after_it_was_closed(tmp_path: Path) -> None:
         await store.apply([add("late")], NOW)
 
 
-def test_heads_do_not_grow_with_changes() -> None:
+def test_next_due_entries_do_not_grow_with_changes() -> None:
     heads = NextDue()
     heads.set(1, 1_000)
     for _ in range(1_000):
@@ -139,7 +140,7 @@ def test_streams_that_are_due_take_turns() -> None:
     assert sorted(served) == sorted([0, 1, 2, 3, 4] * 2)
 
 
-async def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_leave(store: SqliteStore) -> None:
+async def test_an_unreadable_row_is_set_aside_and_the_others_are_released(store: SqliteStore) -> None:
     await store.apply([every("damaged", NOW), *(add(f"row-{index}", NOW) for index in range(20))], NOW)
     store._connection.execute("UPDATE standing SET policy = x'c1'")
     released, missed = 0, dict[str, int]()
@@ -159,11 +160,11 @@ async def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_leave(store
 def test_a_checkpoint_that_fails_is_tried_again_at_the_next_commit(tmp_path: Path) -> None:
     folder, done = tmp_path / "away", threading.Event()
     checkpointer = Checkpointer(str(folder / "tidings.db"), done.set)
-    checkpointer.committed(WAL_PAGES_MAX)
+    checkpointer.wake()
     assert not done.wait(0.1)
     folder.mkdir()
     for _ in range(100):
-        checkpointer.committed(WAL_PAGES_MAX)
+        checkpointer.wake()
         if done.wait(0.1):
             break
     assert done.is_set()
@@ -171,7 +172,7 @@ def test_a_checkpoint_that_fails_is_tried_again_at_the_next_commit(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_what_is_read_of_the_outbox_fits_into_memory(store: SqliteStore) -> None:
+async def test_reads_of_the_outbox_are_bounded_in_memory(store: SqliteStore) -> None:
     value = bytes(1024 * 1024)
     for index in range(40):
         await store.apply([add(f"row-{index}", NOW, topic="kafka:large", value=value)], NOW)
@@ -185,7 +186,7 @@ async def test_what_is_read_of_the_outbox_fits_into_memory(store: SqliteStore) -
     assert 1 <= len(await store.held("large")) < 20
 
 
-def test_who_makes_a_new_file_waits_for_another_that_is_at_it(tmp_path: Path) -> None:
+def test_concurrent_creations_of_a_file_wait_for_each_other(tmp_path: Path) -> None:
     """SQLite itself refuses to switch to a write-ahead log then, without waiting."""
     path = str(tmp_path / "tidings.db")
     first = apsw.Connection(path)

@@ -1,4 +1,4 @@
-"""The map of ids: flushed and merged in slices, over restarts, without forgetting or inventing one."""
+"""The map of ids: flushed and merged in slices, over restarts, without false or missing entries."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,8 +21,7 @@ Small = Callable[[], None]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds so low that a few thousand ids are merged through four levels."""
     monkeypatch.setattr(maintenance, "RECENT_ENTRIES_MAX", 40)
-    for module in (id_map, id_map):
-        monkeypatch.setattr(module, "CHUNK_ENTRIES", 16)
+    monkeypatch.setattr(id_map, "CHUNK_ENTRIES", 16)
     monkeypatch.setattr(id_map, "FAN_IN", 3)
     monkeypatch.setattr(id_map, "SLICE_CHUNKS", 2)
     monkeypatch.setattr(id_map, "FILTER_PART_WORDS", 16)
@@ -68,16 +67,16 @@ async def test_every_id_is_found_through_all_levels(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("ahead_us", [SECOND, 40 * DAY])
-async def test_repeats_are_seen_wherever_the_first_one_lies(store: SqliteStore, ahead_us: int) -> None:
+async def test_repeats_are_detected_in_every_level(store: SqliteStore, ahead_us: int) -> None:
     ids = names(1_000)
     await fill(store, ids, NOW + ahead_us)
     sent = [add(name, NOW + ahead_us) for name in ids]
     repeats = await store.apply(sent, NOW)
     assert [outcome.id for outcome in repeats] == ids
     assert {(outcome.outcome, outcome.due) for outcome in repeats} == {("unchanged", NOW + ahead_us)}
-    suspects = range(len(sent))
-    hashes = store._writer.idmap.hashes(ACME, ids)
-    assert len(store._intake._repeats.unchanged(sent, hashes, suspects, NOW)) == len(sent)  # none is looked up alone
+    idmap = store._writer.idmap
+    keys = dict(idmap.newest(store._writer.connection, idmap.hashes(ACME, ids), range(len(ids))))
+    assert len(store._intake._repeats.unchanged(sent, keys, NOW)) == len(sent)  # none is looked up alone
     others = await store.apply([add(name, NOW + ahead_us + SECOND) for name in ids], NOW)
     assert {outcome.outcome for outcome in others} == {"rejected"}
 
@@ -102,7 +101,7 @@ async def test_a_restart_in_the_middle_of_a_merge_forgets_nothing(tmp_path: Path
     await store.close()
 
 
-async def test_finished_ids_leave_the_map_and_standing_ones_stay(store: SqliteStore) -> None:
+async def test_finished_ids_leave_the_map_and_recurring_ones_stay(store: SqliteStore) -> None:
     ids = names(500)
     await fill(store, ids)
     await store.apply([every("standing", NOW, period=DAY), add("cancelled", NOW + SECOND)], NOW)

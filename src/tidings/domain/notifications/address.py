@@ -17,11 +17,15 @@ from tidings.domain.errors import Invalid
 
 Platform = Literal["apns", "fcm"]
 
+PLATFORMS: tuple[Platform, ...] = ("apns", "fcm")
+
 EMAIL_BYTES_MAX = 254  # RFC 5321, a path without its angle brackets
 LOCAL_BYTES_MAX = 64
 DOMAIN_BYTES_MAX = 253
 LABEL_BYTES_MAX = 63
 URL_BYTES_MAX = 2_048
+ORIGINS_MAX = 4_096  # in memory: the same receivers are called again and again
+DOMAINS_MAX = 4_096  # in memory: most addresses have one of a few domains
 DEFAULT_PORTS = {"https": 443, "http": 80}
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
@@ -32,6 +36,8 @@ _LOCAL = re.compile(
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")  # 63 bytes at most (RFC 1035)
 _DOTS = re.compile(r"[.\u3002\uff0e\uff61]")  # all characters that UTS 46 treats as a dot
 _A_LABEL = "xn--"
+_CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")
+_LABEL_TOO_LONG = f"a part between dots is longer than {LABEL_BYTES_MAX} bytes"
 _PHONE = re.compile(r"\+[1-9][0-9]{6,14}")
 _TOKENS: dict[Platform, re.Pattern[str]] = {
     "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
@@ -43,6 +49,7 @@ _TOKEN_FORMS: dict[Platform, str] = {
 }
 # Hosts that some resolvers read as an IPv4 address: 0x7f, 0177, 2130706433.
 _NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)")
+_AFTER_HOST = re.compile(r"[/?#]")
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -75,8 +82,10 @@ def check_email(text: str, field: str = "email") -> str:
     try:
         encoded = domain_to_ascii(domain)
     except ValueError as error:
-        problem = f"the domain {domain[:80]!r} is not a valid domain name ({error})"
-        raise Invalid(field, f"{text[:80]!r} is not an e-mail address: {problem}") from None
+        problem = f"the domain {domain[:80]!r} is not valid ({error})"
+        raise Invalid(
+            field, f"{text[:80]!r} is not an e-mail address: {problem}; write one such as ada@example.com"
+        ) from None
     local_bytes = len(local.encode())
     if local_bytes + 1 + len(encoded) > EMAIL_BYTES_MAX or local_bytes > LOCAL_BYTES_MAX:
         raise Invalid(field, f"is longer than {EMAIL_BYTES_MAX} bytes, or {LOCAL_BYTES_MAX} before the @")
@@ -122,6 +131,7 @@ def literal_ip(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
+@lru_cache(DOMAINS_MAX)
 def domain_to_ascii(domain: str) -> str:
     """A domain name in ASCII and lower case, as in DNS (`Müller.de` is `xn--mller-kva.de`).
 
@@ -130,7 +140,7 @@ def domain_to_ascii(domain: str) -> str:
     labels = [_label_to_ascii(label) for label in _DOTS.split(domain)]
     name = ".".join(labels)
     if len(name) > DOMAIN_BYTES_MAX:
-        raise ValueError(f"longer than {DOMAIN_BYTES_MAX} bytes")
+        raise ValueError(f"it is longer than {DOMAIN_BYTES_MAX} bytes")
     return name
 
 
@@ -148,6 +158,12 @@ def domain_to_unicode(domain: str) -> str:
 
 def url_origin(url: str) -> str:
     """Scheme, host and port of a URL in canonical form, without the default port."""
+    scheme, _, rest = url.partition("://")
+    return _origin(f"{scheme}://{_AFTER_HOST.split(rest, 1)[0]}")
+
+
+@lru_cache(ORIGINS_MAX)
+def _origin(url: str) -> str:
     parts = urlsplit(url)
     host = (parts.hostname or "").removesuffix(".")
     address = literal_ip(host)
@@ -180,10 +196,10 @@ def _label_to_ascii(label: str) -> str:
     name = lower if label.isascii() and not lower.startswith(_A_LABEL) else _idna(label)
     if not _LABEL.fullmatch(name):
         if not name:
-            raise ValueError("an empty label")
+            raise ValueError("a part between dots is empty")
         if len(name) > LABEL_BYTES_MAX:
-            raise ValueError(f"a label is longer than {LABEL_BYTES_MAX} bytes")
-        raise ValueError("labels are letters, digits and hyphens, and do not begin or end with a hyphen")
+            raise ValueError(_LABEL_TOO_LONG)
+        raise ValueError("parts consist of letters, digits, '-' and '_', and do not begin or end with '-'")
     return name
 
 
@@ -194,4 +210,17 @@ def _idna(label: str) -> str:
     try:
         return idna.encode(label, uts46=True).decode()
     except UnicodeError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(_idna_problem(label, error)) from None
+
+
+def _idna_problem(label: str, error: UnicodeError) -> str:
+    """Why IDNA cannot represent a label, in our own words; of the library's text only the code point is used."""
+    if label.lower().startswith(_A_LABEL):
+        return f"{label[:80]!r} is not the Punycode of a valid name"
+    if "_" in label:
+        return "'_' cannot be combined with characters outside ASCII"
+    if found := _CODE_POINT.search(str(error)):
+        return f"{chr(int(found[1], 16))!r} (U+{found[1]}) is not allowed in domain names"
+    if "too long" in str(error):
+        return _LABEL_TOO_LONG
+    return "its characters cannot be combined in a domain name"

@@ -5,6 +5,7 @@ Suppressions, searches, unsubscriptions, receipts and erasures compare addresses
 """
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from unicodedata import normalize
 from urllib.parse import quote, urlsplit
@@ -22,6 +23,7 @@ from tidings.domain.notifications.address import (
 from tidings.domain.notifications.message import ChannelName
 
 DIGEST_BYTES = 16
+DIGESTS_MAX = 8_192  # in memory: a delivery needs those of its address several times
 
 _PHONE_SEPARATORS = re.compile(r"[\s().\u00b7/\u2010-\u2015-]+")
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -66,9 +68,10 @@ def digest(channel: ChannelName, to: str | Device) -> str:
     return _digest(channel, address_key(channel, to))
 
 
-def digests(channel: ChannelName, to: str | Device) -> list[str]:
+@lru_cache(DIGESTS_MAX)
+def digests(channel: ChannelName, to: str | Device) -> tuple[str, ...]:
     """The digest of an address, then those under which version 0.1 may have stored it."""
-    return [digest(channel, to), *(_digest(channel, key) for key in former_keys(channel, to))]
+    return (digest(channel, to), *(_digest(channel, key) for key in former_keys(channel, to)))
 
 
 def looks_like(to: str) -> ChannelName:
@@ -80,11 +83,11 @@ def looks_like(to: str) -> ChannelName:
     return "email" if "@" in to else "sms"
 
 
-def check_place(channel: ChannelName, to: str | Device, field: str) -> None:
+def check_channel_address(channel: ChannelName, to: str | Device, field: str) -> None:
     """Refuse an address that is not valid for this channel."""
     if channel == "push" or isinstance(to, Device):
         if channel != "push" or not isinstance(to, Device):
-            wanted = "give the device as its platform and its token" if channel == "push" else "give a text"
+            wanted = "give the platform and the token of the device" if channel == "push" else "give a text"
             raise Invalid(field, f"is not an address for {channel}: {wanted}")
         return
     match channel:

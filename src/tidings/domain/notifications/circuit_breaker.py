@@ -1,6 +1,6 @@
-"""The circuit breaker of a provider: one document that all workers share.
+"""The circuit breaker of a provider: one row that all workers share.
 
-Without a document it is closed. It opens after consecutive failures, or at once if our own settings are at fault. When
+Without a row it is closed. It opens after consecutive failures, or at once if our own settings are at fault. When
 its time is over it is half-open: one worker at a time makes a trial call, whose result closes it or opens it for
 longer.
 """

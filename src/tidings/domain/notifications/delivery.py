@@ -115,6 +115,7 @@ FINAL: frozenset[State] = frozenset({"delivered", "bounced", "complained", "fail
 SETTLED: frozenset[State] = FINAL | {"sent"}  # nothing left to do for a worker
 
 STEPS_MAX = 50
+QUIET_HOURS = "quiet_hours"  # as the reason of a delivery
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -182,9 +183,9 @@ class Claim(msgspec.Struct, frozen=True):
 class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     """One occurrence of a notification for one user: its state, attempts and result. `due` is its due time.
 
-    `turn` counts how often the delivery was put on the timeline. The schedule of a turn is committed before the turn is
-    written here, so a record of an earlier turn can be ignored, and one of a later turn never is. `trying_us` is how
-    long its channel has been tried: calls, and the pauses after failed ones. After a manual retry, `given_up` is the
+    `turn` counts how often the delivery was put on the timeline. The schedule of a turn is committed together with the
+    turn here, so a record of an earlier turn can be ignored, and there is none of a later turn. `trying_us` is how long
+    its channel has been tried: calls, and the pauses after failed ones. After a manual retry, `given_up` is the
     number of the last attempt before it, from which attempts are counted, and `first_due` the due time before it.
     `history` has the latest steps; it is empty if the first attempt succeeded.
     """
@@ -222,17 +223,31 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in SETTLED
 
     @property
+    def is_held(self) -> bool:
+        """Whether it waits for the end of its user's quiet hours."""
+        return self.state == "pending" and self.reason == QUIET_HOURS
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether one of several devices has got it."""
+        return any(part.outcome == "accepted" for part in self.parts)
+
+    @property
     def was_due(self) -> int:
         """The due time from which lateness counts, also after a manual retry."""
         return self.due if self.first_due is None else self.first_due
 
 
 def remembered(delivery: Delivery, *steps: Step) -> Delivery:
-    """The delivery with these steps appended to its history; repeated steps are merged into one with a count."""
+    """The delivery with these steps appended to its history; repeated steps are merged into one with a count.
+
+    Steps with an attempt between them are not repetitions: each of them is the wait after another attempt.
+    """
     history = list(delivery.history)
+    tried = max((attempt.begun for attempt in delivery.attempts), default=0)
     for step in steps:
         before = history[-1] if history else None
-        if before is not None and _is_repeated(before, step):
+        if before is not None and before.at >= tried and _is_repeated(before, step):
             history[-1] = msgspec.structs.replace(before, until=step.until, times=before.times + 1)
         else:
             history.append(step)

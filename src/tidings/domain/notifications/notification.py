@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tidings.domain.names import Bus, PriorityName
 from tidings.domain.names import Priority as Rank
-from tidings.domain.names import PriorityName
 from tidings.domain.notifications.address import Device
 from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.user import TRANSACTIONAL
@@ -36,8 +36,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `version` pins a version of the template; None uses the latest one at the time of sending. `expires_after_us` counts
     from the due time. `content` is a digest of the request, by which a repeated request is recognized; `cancelled` is
-    the time of the cancellation. `first` is the notification of which this one is a duplicate: a duplicate is stored
-    without its content, so that it can be looked up.
+    the time of the cancellation. `is_local` says that its time is local time in the user's time zone, and follows that
+    when it changes. `first` is the notification of which this one is a duplicate: a duplicate is stored without its
+    content, so that it can be looked up. `generation` is that of its schedule with which it began again: workers pass
+    over the records of those before.
     """
 
     id: str
@@ -60,6 +62,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str = ""
     cancelled: int | None = None
     first: str | None = None
+    is_local: bool = False
+    generation: int = 0
 
 
 class DeliveryJob(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,3 +89,16 @@ def topic(channel: ChannelName, priority: Priority) -> str:
 TOPICS: dict[str, tuple[ChannelName, Priority]] = {
     topic(channel, urgency): (channel, urgency) for channel in CHANNEL_NAMES for urgency in URGENCIES
 }
+
+
+def is_reserved(name: str, bus: Bus) -> bool:
+    """Whether only Tidings itself may write to a topic: a record there makes a worker send a notification.
+
+    On Kafka, where no worker reads, only the names of the workers' topics are reserved, not all of the prefix.
+    """
+    return name.startswith(PREFIX) and (bus == "log" or name in TOPICS or name == DEAD_TOPIC)
+
+
+def is_retry(schedule_id: str, topic: str) -> bool:
+    """Whether a schedule is another attempt at a delivery, or its dead letter: no notification has '~' in its id."""
+    return "~" in schedule_id and topic.startswith(PREFIX)

@@ -40,8 +40,8 @@ def check_hours(start: int, end: int, field: str = "quiet") -> None:
 
 def is_quiet(quiet: Quiet, zone: str, at: int) -> bool:
     """Whether an instant lies in the quiet hours, by local time."""
-    place, instant = zone_named(zone), at // SECOND_US
-    return _seconds_left(quiet, instant + place.offset_at(instant)) > 0
+    rules, instant = zone_named(zone), at // SECOND_US
+    return _seconds_left(quiet, instant + rules.offset_at(instant)) > 0
 
 
 def quiet_until(quiet: Quiet, zone: str, at: int) -> int:
@@ -50,18 +50,18 @@ def quiet_until(quiet: Quiet, zone: str, at: int) -> int:
     If clocks are set forward past the end of the hours, they end then; if clocks are set back into them, they continue.
     With hours until 02:30 in Berlin on 2027-03-28, when clocks go from 02:00 to 03:00, they end at that change.
     """
-    place, instant = zone_named(zone), at // SECOND_US
+    rules, instant = zone_named(zone), at // SECOND_US
     for _ in range(STEPS_MAX):
-        segment = place.segment(instant)
-        left = _seconds_left(quiet, instant + place.offsets[segment])
+        segment = rules.segment(instant)
+        left = _seconds_left(quiet, instant + rules.offsets[segment])
         if left == 0:
             return max(at, instant * SECOND_US)
-        instant = min(instant + left, _next_change(place, segment, instant + left))
+        instant = min(instant + left, _next_change(rules, segment, instant + left))
     raise AssertionError(f"quiet hours {format_hours(quiet)} do not end in {zone}")
 
 
-def _next_change(place: Zone, segment: int, default: int) -> int:
-    return place.starts[segment + 1] if place.has(segment + 1) else default
+def _next_change(rules: Zone, segment: int, default: int) -> int:
+    return rules.starts[segment + 1] if rules.has(segment + 1) else default
 
 
 def _seconds_left(quiet: Quiet, wall: int) -> int:

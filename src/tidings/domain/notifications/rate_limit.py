@@ -1,6 +1,6 @@
-"""Rate limiting by a token bucket: a rate per second, and a burst. A bucket is one document that all workers share.
+"""Rate limiting by a token bucket: a rate per second, and a burst. A bucket is one row that all workers share.
 
-`delivery/throttle.py` takes the tokens before a provider is called.
+`delivery/limits/rate_limit.py` takes the tokens before a provider is called.
 """
 
 import msgspec

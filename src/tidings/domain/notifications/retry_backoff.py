@@ -27,16 +27,27 @@ def pause_us(backoff: Backoff, attempts: int, share: float) -> int:
 
 
 def next_try(
-    backoff: Backoff, attempts: int, spent_us: int, now: int, share: float, asked_us: int | None = None
+    backoff: Backoff,
+    attempts: int,
+    spent_us: int,
+    now: int,
+    share: float,
+    asked_us: int | None = None,
+    *,
+    limited: int = 0,
 ) -> int | None:
     """The time of the next attempt, after `attempts` in `spent_us`; None if the limits are reached.
+
+    `limited` of them were refused by the provider's rate limit. They do not count: only the time does. The pauses grow
+    with them nevertheless, also beyond what the provider asked for.
 
     The pause that a provider asked for (`asked_us`) is respected, and jitter is added to it, so that deliveries with
     the same answer do not all retry at the same instant.
     """
-    if attempts >= backoff.attempts_max:
+    if attempts - limited >= backoff.attempts_max:
         return None
     pause = pause_us(backoff, attempts, share)
     if asked_us is not None:
-        pause = asked_us + min(pause, asked_us // 10)
+        asked_us += min(pause, asked_us // 10)
+        pause = max(pause, asked_us) if limited else asked_us
     return now + pause if spent_us + pause <= backoff.age_us_max else None

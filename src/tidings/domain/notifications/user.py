@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -12,10 +13,7 @@ from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 
 InQuiet = Literal["defer", "drop"]
 
-KIND = "user"  # of documents
-INBOX_KIND = "inbox"
-UNREAD = "unread"
-TRANSACTIONAL = "transactional"  # the category that nobody can opt out of: receipts, passwords
+TRANSACTIONAL = "transactional"  # the category that users cannot opt out of: receipts, passwords
 PREFERENCES_MAX = 200
 
 # Words that look like channels and are refused as categories, with the channel that is probably meant.
@@ -88,6 +86,7 @@ def accepts(user: User, category: str, channel: ChannelName) -> bool:
     return True
 
 
+@lru_cache(maxsize=1_024)
 def check_category(text: str, field: str = "category") -> str:
     """A valid category. It may not be the name of a channel, because a preference names either."""
     if not _CATEGORY.fullmatch(text):
@@ -126,14 +125,3 @@ class InboxEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     body: str
     at: int
     read: int | None = None
-
-
-def entry_name(user: str, entry: str) -> str:
-    """The name of the entry's document; it is unambiguous because a user's id has no slash."""
-    return f"{user}/{entry}"
-
-
-def entry_tags(entry: InboxEntry) -> tuple[str, ...]:
-    """The tags of the entry's document, by which all entries of a user, and the unread ones, are found."""
-    of_user = f"user:{entry.user}"
-    return (of_user,) if entry.read is not None else (of_user, f"{UNREAD}:{entry.user}")

@@ -49,6 +49,7 @@ from tidings.domain.recurrence.occurrences import (
     Listed,
     MovedFromExcludedDays,
     Occurrences,
+    Preceded,
     Renumbered,
     WithoutExcludedDays,
     check_movable,
@@ -149,7 +150,7 @@ def _daily_or_longer(parts: RruleParts, start: int, origin_year: int) -> WallTim
     if not parts.by_position:
         return Product(days, times, origin_year, END_YEAR)
     if parts.frequency == DAILY:
-        chosen = [times.at(place) for place in pick_positions(parts.by_position, times.size)]
+        chosen = [times.at(index) for index in pick_positions(parts.by_position, times.size)]
         return Product(days, TimesOfDay(chosen, (0,), 1), origin_year, END_YEAR)
     period = (parts.frequency, parts.week_start)
     return SetPositions(days, times, period, parts.by_position, (origin_year, END_YEAR))
@@ -185,7 +186,7 @@ def _sub_daily(parts: RruleParts, days: Days, start: int, origin_year: int, shif
     first_unit = start // unit
     fine = _offsets_in_unit(parts, start, shift)
     if parts.by_position:
-        fine = [fine[place] for place in pick_positions(parts.by_position, len(fine))]
+        fine = [fine[index] for index in pick_positions(parts.by_position, len(fine))]
     free = not (parts.by_hour or (parts.frequency > HOURLY and parts.by_minute))
     free = free and not (parts.frequency == SECONDLY and parts.by_second)
     if not fine:  # BYSETPOS selects a position that no unit has
@@ -195,10 +196,10 @@ def _sub_daily(parts: RruleParts, days: Days, start: int, origin_year: int, shif
         origin = year_start(origin_year) * DAY_S
         return Progression(origin + (first_unit * unit - shift - origin) % step - step, step, tuple(fine))
     if parts.interval == 1:
-        return Product(days, _every_unit(parts, [(place - shift) % unit for place in fine]), origin_year, END_YEAR)
+        return Product(days, _every_unit(parts, [(index - shift) % unit for index in fine]), origin_year, END_YEAR)
     groups: dict[int, list[int]] = {}
-    for place in fine:
-        groups.setdefault((place - shift) // unit, []).append((place - shift) % unit)
+    for index in fine:
+        groups.setdefault((index - shift) // unit, []).append((index - shift) % unit)
     sets = [
         _with_interval(parts, days, first_unit + moved, tuple(group), origin_year) for moved, group in groups.items()
     ]
@@ -305,7 +306,7 @@ def _without_calendar(recurrence: Recurrence) -> Occurrences:
     moments = _rule(recurrence) if isinstance(recurrence, Rule) else _cron(recurrence)
     if recurrence.on_excluded == "next_day":
         check_movable(_per_day_max(recurrence))
-    return Renumbered(moments, recurrence.shift) if recurrence.shift else moments
+    return _numbered(moments, recurrence)
 
 
 @lru_cache(maxsize=CALENDARS_KEPT)
@@ -316,12 +317,24 @@ def _excluded_runs(days: tuple[int, ...]) -> ExcludedRuns:
 
 def _with_calendar(asked: Rule | Cron, runs: ExcludedRuns) -> Occurrences:
     """The occurrences with those on excluded days skipped or moved."""
-    base, zone = compiled(msgspec.structs.replace(asked, shift=0)), zone_named(asked.zone)
+    base, zone = compiled(_from_one(asked)), zone_named(asked.zone)
     if asked.on_excluded == "skip":
         counted = WithoutExcludedDays(base, zone, runs)
     else:
         counted = MovedFromExcludedDays(base, zone, runs, (asked.gap, asked.overlap), _per_day_max(asked))
-    return Renumbered(counted, asked.shift) if asked.shift else counted
+    return _numbered(counted, asked)
+
+
+def _from_one(asked: Rule | Cron) -> Rule | Cron:
+    """The rule alone, numbered from 1: what is kept from before is still a part of COUNT."""
+    return msgspec.structs.replace(asked, shift=0, given=asked.given + len(asked.kept), kept=())
+
+
+def _numbered(moments: Occurrences, asked: Rule | Cron) -> Occurrences:
+    """The occurrences after those that are kept from before, with their numbers."""
+    if asked.kept:
+        moments = Preceded(asked.kept, moments)
+    return Renumbered(moments, asked.shift) if asked.shift else moments
 
 
 def _rule(rule: Rule) -> Occurrences:
@@ -337,7 +350,7 @@ def _rule(rule: Rule) -> Occurrences:
     zoned = _rule_zoned(full, canonical_start(full, rule.start), clock, (rule.zone, gap, overlap), decade)
     lower = max(anchor, -(-rule.since // SECOND_US))
     end = None if parts.until is None else end_of(zone, parts.until)
-    return _with_dates(Bounded(zoned, lower, end, _remaining(parts.count, rule.given)), zone, rule, lower)
+    return _with_dates(Bounded(zoned, lower, end, _remaining(parts.count, rule)), zone, rule, lower)
 
 
 def _cron(cron: Cron) -> Occurrences:
@@ -347,7 +360,7 @@ def _cron(cron: Cron) -> Occurrences:
     gap, overlap = ("skip", "both") if is_exact(fields) else (cron.gap, cron.overlap)
     zoned = _cron_zoned(cron.expression, (cron.zone, gap, overlap), decade_of(since // DAY_S))
     end = None if cron.end is None else cron.end // SECOND_US
-    return _with_dates(Bounded(zoned, since, end, _remaining(cron.count, cron.given)), zone, cron, since)
+    return _with_dates(Bounded(zoned, since, end, _remaining(cron.count, cron)), zone, cron, since)
 
 
 Policy = tuple[str, Gap, Overlap]
@@ -377,9 +390,9 @@ def _with_dates(moments: Bounded, zone: Zone, asked: Rule | Cron, lower: int) ->
     return with_listed_dates(moments, zone, asked, added)
 
 
-def _remaining(count: int | None, given: int) -> int | None:
+def _remaining(count: int | None, asked: Rule | Cron) -> int | None:
     """How many occurrences are left of COUNT."""
-    return None if count is None else max(0, count - given)
+    return None if count is None else max(0, count - asked.given - len(asked.kept))
 
 
 def _instants(zone: Zone, written: Sequence[Moment], gap: Gap, overlap: Overlap) -> list[int]:

@@ -72,7 +72,7 @@ def parse_cron(text: str, field: str = "cron") -> CronFields:
     if len(text) > TEXT_CHARS_MAX:
         raise Invalid(field, f"has {len(text)} characters: at most {TEXT_CHARS_MAX} are allowed")
     words = _words(text, field)
-    seconds, minutes, hours = (tuple(sorted(_plain(words[place], place, field))) for place in range(3))
+    seconds, minutes, hours = (tuple(sorted(_plain(words[index], index, field))) for index in range(3))
     month_days, last_weekday = _month_days(words[3], field)
     by_day = _by_day(words[5], field)
     return CronFields(
@@ -115,37 +115,37 @@ def _nickname(text: str, field: str) -> str:
     return NICKNAMES[text.lower()]
 
 
-def _plain(word: str, place: int, field: str) -> set[int]:
+def _plain(word: str, index: int, field: str) -> set[int]:
     """The numbers of a field, or of a field's terms without `L`, `W` and `#`."""
     values: set[int] = set()
     for term in word.split(","):
-        values |= _term(term, place, field)
+        values |= _term(term, index, field)
     return values
 
 
-def _term(term: str, place: int, field: str) -> set[int]:
-    name, least, most = _FIELDS[place]
+def _term(term: str, index: int, field: str) -> set[int]:
+    name, least, most = _FIELDS[index]
     found = _TERM.fullmatch(term)
     if found is None:
-        raise _refused(term, place, field)
+        raise _refused(term, index, field)
     span, step = found[1], found[2]
     if step is not None and int(step) == 0:
         raise Invalid(field, f"{name}: {quoted(term)} has a step of 0: write 1 or more")
-    if step is not None and int(step) > most - least + (place != 5):
+    if step is not None and int(step) > most - least + (index != 5):
         raise Invalid(
             field,
             f"{name}: {quoted(term)} starts again at {least} each time, so a step of {step} is never reached: write "
-            f"one of up to {most - least + (place != 5)}, or use 'every' or 'rrule' with an INTERVAL",
+            f"one of up to {most - least + (index != 5)}, or use 'every' or 'rrule' with an INTERVAL",
         )
     if span in "*?":
-        if span == "?" and (place not in {3, 5} or step is not None):
+        if span == "?" and (index not in {3, 5} or step is not None):
             raise Invalid(field, f"{name}: '?' is allowed only as the whole day or weekday field: write '*'")
-        first, last = least, 6 if place == 5 else most
+        first, last = least, 6 if index == 5 else most
     else:
         low, dash, high = span.partition("-")
-        first = _number(low, place, field)
-        last = _number(high, place, field) if dash else (most if step is not None else first)
-        if last < first and place == 5:  # the week wraps around: FRI-MON is four days
+        first = _number(low, index, field)
+        last = _number(high, index, field) if dash else (most if step is not None else first)
+        if last < first and index == 5:  # the week wraps around: FRI-MON is four days
             last += 7
         if last < first:
             raise Invalid(
@@ -155,14 +155,14 @@ def _term(term: str, place: int, field: str) -> set[int]:
     return set(range(first, last + 1, int(step or 1)))
 
 
-def _number(text: str, place: int, field: str) -> int:
-    _, least, most = _FIELDS[place]
-    if place == 4 and text in _MONTHS:
+def _number(text: str, index: int, field: str) -> int:
+    _, least, most = _FIELDS[index]
+    if index == 4 and text in _MONTHS:
         return _MONTHS.index(text) + 1
-    if place == 5 and text in _WEEKDAYS:
+    if index == 5 and text in _WEEKDAYS:
         return _WEEKDAYS.index(text)
     if not text.isdigit() or not least <= int(text) <= most:
-        raise _refused(text, place, field)
+        raise _refused(text, index, field)
     return int(text)
 
 
@@ -208,10 +208,10 @@ def _from_monday(weekday: int) -> int:
     return (weekday - 1) % 7
 
 
-def _refused(term: str, place: int, field: str) -> Invalid:
-    name, least, most = _FIELDS[place]
-    more = {3: ", L for the last day, LW for the last working day", 4: " or JAN to DEC"}.get(place, "")
-    if place == 5:
+def _refused(term: str, index: int, field: str) -> Invalid:
+    name, least, most = _FIELDS[index]
+    more = {3: ", L for the last day, LW for the last working day", 4: " or JAN to DEC"}.get(index, "")
+    if index == 5:
         more = " or SUN to SAT, FRI#2 for the second, 5L for the last Friday"
     return Invalid(
         field, f"{name}: {quoted(term)} is not understood: use {least} to {most}{more}; *, ranges, steps, lists"

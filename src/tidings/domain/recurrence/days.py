@@ -217,8 +217,8 @@ def month_of(day: int) -> int:
     """The month, from 1, of a day since 1970."""
     year = year_of(day)
     starts = year_kind(kind_of(year)).starts
-    place = day - year_start(year)
-    return next(month for month in range(12, 0, -1) if starts[month - 1] <= place)
+    index = day - year_start(year)
+    return next(month for month in range(12, 0, -1) if starts[month - 1] <= index)
 
 
 def filter_of(parts: RruleParts, number: int) -> int:
@@ -230,7 +230,7 @@ def filter_of(parts: RruleParts, number: int) -> int:
     if parts.by_month_day:
         days &= month_days_mask(kind, parts.by_month_day)
     if parts.by_year_day:
-        days &= _places(((day - 1 if day > 0 else kind.days + day) for day in parts.by_year_day), kind.days)
+        days &= _mask_of(((day - 1 if day > 0 else kind.days + day) for day in parts.by_year_day), kind.days)
     if parts.by_week:
         days &= _weeks_mask(kind, parts.by_week, parts.week_start)
     if parts.by_day:
@@ -275,20 +275,20 @@ def by_day_mask(kind: YearKind, by_day: Iterable[tuple[int, int]], *, within_mon
         for first, stop in periods:
             earliest = first + (weekday - kind.first - first) % 7
             latest = stop - 1 - (kind.first + stop - 1 - weekday) % 7
-            place = earliest + (nth - 1) * 7 if nth > 0 else latest + (nth + 1) * 7
-            if first <= place < stop:
-                mask |= 1 << place
+            index = earliest + (nth - 1) * 7 if nth > 0 else latest + (nth + 1) * 7
+            if first <= index < stop:
+                mask |= 1 << index
     return mask
 
 
 _EVERY_SEVENTH = repeat_bits(7, 1, YEAR_BITS_MAX + 7)
 
 
-def _places(places: Iterable[int], length: int) -> int:
+def _mask_of(indexes: Iterable[int], length: int) -> int:
     mask = 0
-    for place in places:
-        if 0 <= place < length:
-            mask |= 1 << place
+    for index in indexes:
+        if 0 <= index < length:
+            mask |= 1 << index
     return mask
 
 
@@ -301,9 +301,9 @@ def _weeks_mask(kind: YearKind, weeks: tuple[int, ...], week_start: int) -> int:
     mask = 0
     for begins, numbered in _week_years(kind, week_start):
         for week in weeks:
-            place = week - 1 if week > 0 else numbered + week
-            if 0 <= place < numbered:
-                mask |= _clipped(begins + place * 7)
+            index = week - 1 if week > 0 else numbered + week
+            if 0 <= index < numbered:
+                mask |= _clipped(begins + index * 7)
     return mask & kind.full
 
 

@@ -115,8 +115,8 @@ class UnitsByRemainder:
 
     def counts(self, remainders: Numbers) -> Numbers:
         """How many allowed units have each of these remainders."""
-        places = np.minimum(remainders, self._kept)
-        counts: Numbers = (self._firsts[places + 1] - self._firsts[places]).astype(np.int64)
+        indexes = np.minimum(remainders, self._kept)
+        counts: Numbers = (self._firsts[indexes + 1] - self._firsts[indexes]).astype(np.int64)
         return counts
 
     def second(self, remainder: int, number: int) -> int:
@@ -128,8 +128,8 @@ class UnitsByRemainder:
         if remainder >= self._kept:
             return 0, False
         begin, end = int(self._firsts[remainder]), int(self._firsts[remainder + 1])
-        place = bisect_left(self._seconds, second, begin, end)
-        return place - begin, place < end and self._seconds[place] == second
+        index = bisect_left(self._seconds, second, begin, end)
+        return index - begin, index < end and self._seconds[index] == second
 
     def distinct(self) -> Numbers:
         """The remainders that allowed units have."""
@@ -198,12 +198,12 @@ def years_met(days: Days, table: UnitTable, lattice: tuple[int, int, int], years
     met = _days_met(table, lattice, first, end)
     if met is None:
         return -1
-    year, kind, place = (column[met - YEAR_STARTS[0]] for column in _day_columns())
+    year, kind, index = (column[met - YEAR_STARTS[0]] for column in _day_columns())
     allowed = np.zeros((KINDS, YEAR_BITS_MAX), dtype=np.bool_)
     for number, mask in masks:
         allowed[number] = unpack_days(mask)
     some = np.zeros(years[1] + 1 - FIRST_YEAR, dtype=np.bool_)
-    some[year[allowed[kind, place]]] = True
+    some[year[allowed[kind, index]]] = True
     octets = np.packbits(some[years[0] - FIRST_YEAR :], bitorder="little").tobytes()
     return int.from_bytes(octets, "little")
 
@@ -329,8 +329,8 @@ class Lattice(CountedByYear):
         if not any(mask & self._hits >> first % self._cycle_days for mask, first in zip(masks, starts, strict=False)):
             self._find_years_hit()
             return [before] * (BLOCK_YEARS - passed)
-        places, sums = self._block(number)
-        counts = [sums[bisect_left(places, start - starts[0])] for start in starts[passed:]]
+        indexes, sums = self._block(number)
+        counts = [sums[bisect_left(indexes, start - starts[0])] for start in starts[passed:]]
         if counts[0] == counts[-1]:
             self._find_years_hit()
         return [before + count - counts[0] for count in counts[1:]]
@@ -363,12 +363,12 @@ class Lattice(CountedByYear):
         masks = (self._days.mask(year) for year in self._block_years(number))
         lengths = (end - first for first, end in pairwise(starts))
         allowed = [unpack_days(mask)[:length] for mask, length in zip(masks, lengths, strict=True)]
-        places = np.flatnonzero(np.concatenate(allowed))
-        left = (self._first_unit - (places + starts[0]) * self._day_units) % self._interval
-        sums = np.zeros(len(places) + 1, dtype=np.int32)
+        indexes = np.flatnonzero(np.concatenate(allowed))
+        left = (self._first_unit - (indexes + starts[0]) * self._day_units) % self._interval
+        sums = np.zeros(len(indexes) + 1, dtype=np.int32)
         np.cumsum(table_of(self._units).counts(left), out=sums[1:])
         sums *= len(self._fine)
-        return array("H", places.astype(np.uint16).tobytes()), array("i", sums.tobytes())
+        return array("H", indexes.astype(np.uint16).tobytes()), array("i", sums.tobytes())
 
     def before(self, wall: int) -> int:
         """How many elements lie before the wall time."""
@@ -376,30 +376,30 @@ class Lattice(CountedByYear):
         year = year_of(day)
         if year < self.origin_year:
             return 0
-        place = self.reach(year)
-        if place + self.origin_year < year:
+        index = self.reach(year)
+        if index + self.origin_year < year:
             return self._counts[-1]
-        if self._counts[place] == self._counts[place + 1]:
-            return self._counts[place]
-        number = place // BLOCK_YEARS
-        places, sums = self._block(number)
-        day_place = day - self._starts(number)[0]
-        nth = bisect_left(places, day_place)
+        if self._counts[index] == self._counts[index + 1]:
+            return self._counts[index]
+        number = index // BLOCK_YEARS
+        indexes, sums = self._block(number)
+        day_index = day - self._starts(number)[0]
+        nth = bisect_left(indexes, day_index)
         passed = self._counts[number * BLOCK_YEARS] + sums[nth]
-        if nth == len(places) or places[nth] != day_place:
+        if nth == len(indexes) or indexes[nth] != day_index:
             return passed
         return passed + self._before_in(day, second)
 
     def at(self, number: int) -> int | None:
         """The element with this number."""
-        place = self.place_of(number)
-        if place is None:
+        index = self.index_of(number)
+        if index is None:
             return None
-        place //= BLOCK_YEARS
-        places, sums = self._block(place)
-        rest = number - self._counts[place * BLOCK_YEARS]
+        index //= BLOCK_YEARS
+        indexes, sums = self._block(index)
+        rest = number - self._counts[index * BLOCK_YEARS]
         nth = bisect_right(sums, rest) - 1
-        day = self._starts(place)[0] + places[nth]
+        day = self._starts(index)[0] + indexes[nth]
         units, rest = divmod(rest - sums[nth], len(self._fine))
         return day * DAY_S + table_of(self._units).second(self._remainder(day), units) + self._fine[rest]
 

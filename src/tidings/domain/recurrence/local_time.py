@@ -64,10 +64,10 @@ class ZonedTimes:
 
     def through(self, instant: int) -> int:
         """How many elements lie at or before the instant, from `lower` on."""
-        place = self._zone.segment(instant) - self._first
-        if place < 0:
+        index = self._zone.segment(instant) - self._first
+        if index < 0:
             return 0
-        return max(0, self._count_before(place) + self._segment(place).through(instant))
+        return max(0, self._count_before(index) + self._segment(index).through(instant))
 
     def at(self, number: int) -> int | None:
         """The element with this number, from 0."""
@@ -89,66 +89,66 @@ class ZonedTimes:
         if counts[-1] <= number:
             with GROWTH_LOCK:
                 return self._find_beyond(number)
-        place = bisect_right(counts, number) - 1
-        return self._segment(place).at(number - counts[place])
+        index = bisect_right(counts, number) - 1
+        return self._segment(index).at(number - counts[index])
 
     def _find_beyond(self, number: int) -> int | None:
         """The element with this number, which lies after all segments counted so far."""
         counts = self._counts
         while counts[-1] <= number:
-            place = len(counts) - 1
-            segment = self._segment(place)
+            index = len(counts) - 1
+            segment = self._segment(index)
             at = segment.at(number - counts[-1])
             if at is not None:
                 return at if at <= END_SECOND else None
-            if segment.stop > END_SECOND or self._exhausted(place, segment):
+            if segment.stop > END_SECOND or self._exhausted(index, segment):
                 return None
-            self._count_before(place + 1)
-        place = bisect_right(counts, number) - 1
-        return self._segment(place).at(number - counts[place])
+            self._count_before(index + 1)
+        index = bisect_right(counts, number) - 1
+        return self._segment(index).at(number - counts[index])
 
-    def _exhausted(self, place: int, segment: "Segment") -> bool:
+    def _exhausted(self, index: int, segment: "Segment") -> bool:
         """Whether no element follows a segment. If the next one is far away, the segments up to it are marked empty."""
-        if self._exact and place % EXHAUSTED_CHECK_SEGMENTS:
+        if self._exact and index % EXHAUSTED_CHECK_SEGMENTS:
             return False
-        following_at = self._following(place, segment)
+        following_at = self._following(index, segment)
         if following_at is None:
             return True
         last = min(
-            self._zone.segment(min(following_at, END_SECOND) - OFFSET_MARGIN_S) - self._first, place + SKIPPED_MAX
+            self._zone.segment(min(following_at, END_SECOND) - OFFSET_MARGIN_S) - self._first, index + SKIPPED_MAX
         )
-        count = self._count_before(place + 1)
-        self._counts.extend([count] * (last - place - 1))
+        count = self._count_before(index + 1)
+        self._counts.extend([count] * (last - index - 1))
         return False
 
-    def _following(self, place: int, segment: "Segment") -> int | None:
+    def _following(self, index: int, segment: "Segment") -> int | None:
         """A lower bound for the first element after a segment; None if there is none."""
         if not self._exact:
             return following(self._walls(0), segment.end)
         found = []  # exact rules have other wall times for each offset
-        for offset in set(self._zone.offsets[self._first + place :]):
+        for offset in set(self._zone.offsets[self._first + index :]):
             wall = following(self._walls(offset), segment.stop + offset)
             found += [] if wall is None else [wall - offset]
         return min(found, default=None)
 
-    def _count_before(self, place: int) -> int:
-        if len(self._counts) <= place:
+    def _count_before(self, index: int) -> int:
+        if len(self._counts) <= index:
             with GROWTH_LOCK:
-                while len(self._counts) <= place:
+                while len(self._counts) <= index:
                     segment = self._segment(len(self._counts) - 1)
                     self._counts.append(self._counts[-1] + segment.through(segment.stop - 1))
-        return self._counts[place]
+        return self._counts[index]
 
-    def _segment(self, place: int) -> "Segment":
+    def _segment(self, index: int) -> "Segment":
         latest = self._latest
-        if latest is not None and latest[0] == place:
+        if latest is not None and latest[0] == index:
             return latest[1]
-        segment = SEGMENTS.get((self._id, place))
+        segment = SEGMENTS.get((self._id, index))
         if segment is None:
             STEPS.taken += 1
-            segment = self._build_segment(self._first + place)
-            SEGMENTS.put((self._id, place), segment, 1)
-        self._latest = (place, segment)
+            segment = self._build_segment(self._first + index)
+            SEGMENTS.put((self._id, index), segment, 1)
+        self._latest = (index, segment)
         return segment
 
     def _build_segment(self, segment: int) -> "Segment":
@@ -211,10 +211,10 @@ class Segment:
         """The element with this number, from 0; None after the last one."""
         if number < len(self._head):
             return self._start + self._head[number]
-        place = self._base + number - len(self._head)
-        if self._short and place >= self._walls.before(self.end):
+        index = self._base + number - len(self._head)
+        if self._short and index >= self._walls.before(self.end):
             return None  # without searching for the next element, which may be far away
-        wall = self._walls.at(place)
+        wall = self._walls.at(index)
         return None if wall is None or wall >= self.end else wall - self._offset
 
 

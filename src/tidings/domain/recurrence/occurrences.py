@@ -96,8 +96,8 @@ class WithListedDates:
         20, and 35 is added: 10, 30, 35, 40. For number 2 the base's 2nd (20, count 1) is too early, its 3rd (30, count
         2) fits; of the added, 35 (count 3) is the first with at least 2; the earlier of 30 and 35 is the answer.
         """
-        place = bisect_left(self._added, number, key=self.through)
-        added = self._added[place] if place < len(self._added) else None
+        index = bisect_left(self._added, number, key=self.through)
+        added = self._added[index] if index < len(self._added) else None
         low, high, step = max(1, number - len(self._added)), number, 1
         while (at := self._base.at(high)) is not None and self.through(at) < number:
             STEPS.taken += 1
@@ -114,9 +114,9 @@ class WithListedDates:
         whole = bisect_right(self._stops, instant)
         if len(self._removed) <= whole:
             with GROWTH_LOCK:
-                for place in range(len(self._removed), whole + 1):
+                for index in range(len(self._removed), whole + 1):
                     STEPS.taken += 1
-                    self._removed.append(self._removed[-1] + self._between(*self._ranges[place - 1]))
+                    self._removed.append(self._removed[-1] + self._between(*self._ranges[index - 1]))
         if whole < len(self._ranges) and self._ranges[whole][0] <= instant:
             return self._removed[whole] + self._between(self._ranges[whole][0], instant)
         return self._removed[whole]
@@ -125,8 +125,27 @@ class WithListedDates:
         return self._base.through(last) - self._base.through(first - 1)
 
     def _is_excepted(self, instant: int) -> bool:
-        place = bisect_left(self._stops, instant)
-        return place < len(self._ranges) and self._ranges[place][0] <= instant
+        index = bisect_left(self._stops, instant)
+        return index < len(self._ranges) and self._ranges[index][0] <= instant
+
+
+class Preceded:
+    """Occurrences of a list, all of which lie before those of the rule that follow them."""
+
+    __slots__ = ("_base", "_listed")
+
+    def __init__(self, listed: Sequence[int], base: Occurrences) -> None:
+        self._listed = listed
+        self._base = base
+
+    def through(self, instant: int) -> int:
+        """How many occurrences lie at or before the instant."""
+        return bisect_right(self._listed, instant) + self._base.through(instant)
+
+    def at(self, number: int) -> int | None:
+        """The occurrence with this number."""
+        count = len(self._listed)
+        return self._listed[number - 1] if number <= count else self._base.at(number - count)
 
 
 class Renumbered:
@@ -262,13 +281,13 @@ class WithoutExcludedDays:
         passed = base.through(self._span(run)[1])
         wanted = number - self._counts[run - self._first]
 
-        def position(place: int) -> int:
-            return place + 1 + base.through(moved[place]) - passed
+        def position(index: int) -> int:
+            return index + 1 + base.through(moved[index]) - passed
 
-        place = bisect_left(range(len(moved)), wanted, key=position)
-        if place < len(moved) and position(place) == wanted:
-            return moved[place]
-        return base.at(passed + wanted - place)
+        index = bisect_left(range(len(moved)), wanted, key=position)
+        if index < len(moved) and position(index) == wanted:
+            return moved[index]
+        return base.at(passed + wanted - index)
 
     def _settle(self, run: int) -> None:
         """Compute how many occurrences lie before each run up to this one."""

@@ -112,7 +112,7 @@ def _not_there(when: Local) -> str:
     """The statement that a local time does not exist, and why."""
     zone = zone_named(when.zone)
     jump = zone.segment(zone.before_gap(when.wall))
-    before, behind = (zone.starts[jump] + zone.offsets[place] for place in (jump - 1, jump))
+    before, behind = (zone.starts[jump] + zone.offsets[segment] for segment in (jump - 1, jump))
     shown = _clock if before // DAY_S == behind // DAY_S else _date_and_clock
     change = f"clocks go from {shown(before)} to {shown(behind)}"
     return f"{_clock(when.wall)} does not exist on {wall_text(when.wall)[:10]} in {when.zone} ({change})"
@@ -146,8 +146,8 @@ def _date_and_clock(wall: int) -> str:
 
 def local_text(zone: str, at: int) -> str:
     """The local time in a zone at an instant (microseconds), with the offset."""
-    place = zone_named(zone)
-    offset = place.offset_at(at // SECOND_US)
+    found = zone_named(zone)
+    offset = found.offset_at(at // SECOND_US)
     return f"{wall_text(at // SECOND_US + offset)}{offset_text(offset)}"
 
 

@@ -82,7 +82,9 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True,
     and EXDATE. `excluded` are the days (since 1970) of `calendar` when it was last read; `on_excluded` says whether
     occurrences on these days are skipped or moved to the next day. An occurrence's number is its number by the rule
     plus `shift`. `given` is how many occurrences of COUNT were used up before this version of the rule. `handled` is
-    how far the rule had been handled at the last change of its calendar or its zone's rules.
+    how far the rule had been handled at the last change of its calendar or its zone's rules. `kept` are instants
+    (seconds) that were due when the rule moved to another time zone. They occur before the rule itself, whatever its
+    calendar and EXDATE, and are a part of COUNT.
     """
 
     rrule: str
@@ -100,6 +102,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True,
     shift: int = 0
     given: int = 0
     handled: Handled | None = None
+    kept: tuple[int, ...] = ()
 
 
 class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True, tag="cron"):
@@ -123,6 +126,7 @@ class Cron(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True,
     shift: int = 0
     given: int = 0
     handled: Handled | None = None
+    kept: tuple[int, ...] = ()
 
 
 Recurrence = Local | Rule | Cron

@@ -113,7 +113,7 @@ def _day_of_year(day: str, leap: bool, start: int) -> int:
 class Zone:
     """The offsets of a time zone: from the instant `starts[i]` (seconds) on, wall time is UTC plus `offsets[i]`.
 
-    The time between two transitions is a *segment*, numbered by its place in the table.
+    The time between two transitions is a *segment*, numbered by its index in the table.
     """
 
     __slots__ = ("_footer", "_known", "_last", "_year", "name", "offsets", "starts")
@@ -147,11 +147,11 @@ class Zone:
 
     def instants(self, wall: int) -> list[int]:
         """The instants of a wall time: normally one, two in a DST overlap, none in a DST gap."""
-        place = self.segment(wall)
-        following = self.starts[place + 1] if self.has(place + 1) else wall + 2 * OFFSET_MARGIN_S
-        if self.starts[place] + OFFSET_MARGIN_S <= wall < following - OFFSET_MARGIN_S:
-            return [wall - self.offsets[place]]
-        return self._near(wall, place)
+        near = self.segment(wall)
+        following = self.starts[near + 1] if self.has(near + 1) else wall + 2 * OFFSET_MARGIN_S
+        if self.starts[near] + OFFSET_MARGIN_S <= wall < following - OFFSET_MARGIN_S:
+            return [wall - self.offsets[near]]
+        return self._near(wall, near)
 
     def before_gap(self, wall: int) -> int:
         """The instant of a wall time in a DST gap, by the offset before the gap.
@@ -159,17 +159,17 @@ class Zone:
         2027-03-28 02:30 does not exist in Berlin (clocks go from 02:00, UTC+1, to 03:00, UTC+2). By the offset UTC+1 it
         is 01:30 UTC, when clocks show 03:30: as long after the gap as 02:30 is after its beginning.
         """
-        place = self.segment(wall)
-        for segment in range(max(1, place - 2), place + 3):
+        near = self.segment(wall)
+        for segment in range(max(1, near - 2), near + 3):
             if self.has(segment):
                 start = self.starts[segment]
                 if start + self.offsets[segment - 1] <= wall < start + self.offsets[segment]:
                     return wall - self.offsets[segment - 1]
         raise AssertionError(f"{wall} is not in a DST gap of {self.name}")
 
-    def _near(self, wall: int, place: int) -> list[int]:
+    def _near(self, wall: int, near: int) -> list[int]:
         found = []
-        for segment in range(max(0, place - 2), place + 3):
+        for segment in range(max(0, near - 2), near + 3):
             if self.has(segment):
                 instant = wall - self.offsets[segment]
                 ends = self.starts[segment + 1] if self.has(segment + 1) else instant + 1
@@ -259,9 +259,9 @@ def _advice(name: str) -> str:
 def read_zone(name: str, content: bytes) -> Zone:
     """Parse a TZif file (RFC 8536, version 2 or newer)."""
     assert content[:4] == b"TZif", f"{name} is not a TZif file"
-    place = _skip_block(content, 0, 4)
-    _, _, _, _, _, times, kinds, _ = unpack_from(_HEADER, content, place)
-    data = place + _HEADER_BYTES
+    start = _skip_block(content, 0, 4)
+    _, _, _, _, _, times, kinds, _ = unpack_from(_HEADER, content, start)
+    data = start + _HEADER_BYTES
     moments = unpack_from(f">{times}q", content, data)
     which = unpack_from(f">{times}B", content, data + times * 8)
     details = data + times * 9
@@ -271,11 +271,11 @@ def read_zone(name: str, content: bytes) -> Zone:
         if shifts[kind] != offsets[-1]:  # a transition that changes only the abbreviation does not matter here
             starts.append(moment)
             offsets.append(shifts[kind])
-    footer = content[_skip_block(content, place, 8) :].strip(b"\n").decode("ascii")
+    footer = content[_skip_block(content, start, 8) :].strip(b"\n").decode("ascii")
     return Zone(name, starts, offsets, parse_posix_rule(footer), moments[-1] if moments else BEGINNING)
 
 
-def _skip_block(content: bytes, place: int, width: int) -> int:
-    _, _, isut, isstd, leaps, times, kinds, chars = unpack_from(_HEADER, content, place)
+def _skip_block(content: bytes, start: int, width: int) -> int:
+    _, _, isut, isstd, leaps, times, kinds, chars = unpack_from(_HEADER, content, start)
     size = times * (width + 1) + kinds * 6 + chars + leaps * (width + 4) + isstd + isut
-    return place + _HEADER_BYTES + int(size)
+    return start + _HEADER_BYTES + int(size)

@@ -50,15 +50,15 @@ class TimesOfDay:
         """How many elements lie before this second of the day."""
         rest = second % self._unit
         begin = second - rest
-        place = bisect_left(self._coarse, begin)
-        if place < len(self._coarse) and self._coarse[place] == begin:
-            return place * self._fines + bisect_left(self._fine, rest)
-        return place * self._fines
+        index = bisect_left(self._coarse, begin)
+        if index < len(self._coarse) and self._coarse[index] == begin:
+            return index * self._fines + bisect_left(self._fine, rest)
+        return index * self._fines
 
     def at(self, number: int) -> int:
         """The element with this number, from 0."""
-        place, rest = divmod(number, self._fines)
-        return self._coarse[place] + self._fine[rest]
+        index, rest = divmod(number, self._fines)
+        return self._coarse[index] + self._fine[rest]
 
     def listed(self, first: int, stop: int) -> list[int]:
         """The elements from `first` up to, not including, `stop`."""
@@ -78,8 +78,8 @@ class TimesOfDay:
 
 def pick_positions(positions: Sequence[int], size: int) -> list[int]:
     """The elements that BYSETPOS selects of `size`, as sorted numbers from 0; negative positions count from the end."""
-    places = {position - 1 if position > 0 else size + position for position in positions}
-    return sorted(place for place in places if 0 <= place < size)
+    indexes = {position - 1 if position > 0 else size + position for position in positions}
+    return sorted(index for index in indexes if 0 <= index < size)
 
 
 class WallTimes(Protocol):
@@ -138,14 +138,14 @@ class CountedByYear:
 
     def reach(self, year: int) -> int:
         """Build all years up to this one, or up to the last year of rules; return the year's index."""
-        place = min(year, self._last_year) - self.origin_year
-        if len(self._counts) <= place + 1:
+        index = min(year, self._last_year) - self.origin_year
+        if len(self._counts) <= index + 1:
             with GROWTH_LOCK:
-                while len(self._counts) <= place + 1:
+                while len(self._counts) <= index + 1:
                     self.build_next()
-        return place
+        return index
 
-    def place_of(self, number: int) -> int | None:
+    def index_of(self, number: int) -> int | None:
         """The index of the year that holds the element with this number; None if there is none."""
         counts = self._counts
         if counts[-1] <= number:
@@ -185,21 +185,21 @@ class Product(CountedByYear):
         year = year_of(day)
         if year < self.origin_year:
             return 0
-        place = self.reach(year)
-        mask = self._masks[place]
-        if place + self.origin_year < year:
+        index = self.reach(year)
+        mask = self._masks[index]
+        if index + self.origin_year < year:
             return self._counts[-1]
         day -= YEAR_STARTS[year - FIRST_YEAR]
-        number = self._counts[place] + (mask & ((1 << day) - 1)).bit_count() * self._times.size
+        number = self._counts[index] + (mask & ((1 << day) - 1)).bit_count() * self._times.size
         return number + self._times.before(second) if mask >> day & 1 else number
 
     def at(self, number: int) -> int | None:
         """The element with this number."""
-        place = self.place_of(number)
-        if place is None:
+        index = self.index_of(number)
+        if index is None:
             return None
-        days, rest = divmod(number - self._counts[place], self._times.size)
-        day = YEAR_STARTS[place + self.origin_year - FIRST_YEAR] + nth_bit(self._masks[place], days)
+        days, rest = divmod(number - self._counts[index], self._times.size)
+        day = YEAR_STARTS[index + self.origin_year - FIRST_YEAR] + nth_bit(self._masks[index], days)
         return day * DAY_S + self._times.at(rest)
 
     def listed(self, begin: int, end: int) -> list[int]:
@@ -217,8 +217,8 @@ class Product(CountedByYear):
         year = year_of(day)
         if year < self.origin_year:
             return False
-        place = self.reach(year)
-        return place + self.origin_year == year and bool(self._masks[place] >> day - YEAR_STARTS[year - FIRST_YEAR] & 1)
+        index = self.reach(year)
+        return index + self.origin_year == year and bool(self._masks[index] >> day - YEAR_STARTS[year - FIRST_YEAR] & 1)
 
 
 class DisjointUnion:
@@ -293,31 +293,31 @@ class SetPositions(CountedByYear):
         year = year_of(self._week_of(day) if self._frequency == WEEKLY else day)
         if year < self.origin_year:
             return 0
-        place = self.reach(year)
-        if place + self.origin_year < year:
+        index = self.reach(year)
+        if index + self.origin_year < year:
             return self._counts[-1]
         shape, day = self._shape_of(year), day - YEAR_STARTS[year - FIRST_YEAR]
         period = bisect_right(shape.firsts, day) - 1
         if period < 0:
-            return self._counts[place]
+            return self._counts[index]
         mask, day = shape.masks[period], day - shape.firsts[period]
         passed = (mask & ((1 << day) - 1)).bit_count() * self._times.size
         if mask >> day & 1:
             passed += self._times.before(second)
         chosen = self._picked(mask.bit_count() * self._times.size)
-        return self._counts[place] + shape.sums[period] + bisect_left(chosen, passed)
+        return self._counts[index] + shape.sums[period] + bisect_left(chosen, passed)
 
     def at(self, number: int) -> int | None:
         """The element with this number."""
-        place = self.place_of(number)
-        if place is None:
+        index = self.index_of(number)
+        if index is None:
             return None
-        rest, shape = number - self._counts[place], self._shape_of(place + self.origin_year)
+        rest, shape = number - self._counts[index], self._shape_of(index + self.origin_year)
         period = bisect_right(shape.sums, rest) - 1
         mask = shape.masks[period]
         chosen = self._picked(mask.bit_count() * self._times.size)
         days, time = divmod(chosen[rest - shape.sums[period]], self._times.size)
-        first = YEAR_STARTS[place + self.origin_year - FIRST_YEAR] + shape.firsts[period]
+        first = YEAR_STARTS[index + self.origin_year - FIRST_YEAR] + shape.firsts[period]
         return (first + nth_bit(mask, days)) * DAY_S + self._times.at(time)
 
     def _week_of(self, day: int) -> int:

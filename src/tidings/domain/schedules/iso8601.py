@@ -16,6 +16,7 @@ __all__ = [
     "Period",
     "format_duration",
     "format_instant",
+    "is_duration",
     "parse_duration",
     "parse_exact_duration",
     "parse_instant",
@@ -47,6 +48,7 @@ _COUNT = re.compile(r"R([0-9]*)")
 
 _INSTANT_HINT = "write an instant such as 2026-11-20T09:00:00Z or 2026-11-20T10:00:00+01:00"
 _DURATION_HINT = "write a duration such as PT5S, P1M, P1DT12H, 5s, 250ms or 1h30m"
+_PERIOD_HINT = "write a period such as PT10M, P1M, P1DT12H, 5s or 1h30m"  # the shortest is a second (limits.period_min)
 _EXACT_HINT = "write a duration such as PT5S, P1DT12H, 5s, 250ms or 1h30m"
 _INTERVAL_HINT = (
     "write PT10M, R/<start>/<period>, R/<start>/<period>/<end>, Rn/<start>/<end> or Rn/<period>/<end>, "
@@ -56,18 +58,24 @@ _INTERVAL_HINT = (
 
 def parse_instant(text: str, field: str = "at") -> int:
     """Parse an instant. Fractions of a microsecond round up, so that nothing is released early."""
-    # Fast path for the usual forms. The check of the shape excludes other forms that `fromisoformat` accepts.
+    at = usual_instant(text)
+    return _parse_any_instant(text, field) if at is None else at
+
+
+def usual_instant(text: str) -> int | None:
+    """Parse an instant in UTC as most clients write it, with or without a fraction; None for anything else."""
+    # The check of the shape excludes other forms that `fromisoformat` accepts.
     shape = text[4:20:3]
     length = len(text)
     if (shape == "--T::Z" and length == 20) or (shape == "--T::." and 22 <= length <= 27 and text[-1] == "Z"):
         try:
             since = _read(text) - _EPOCH
         except ValueError:
-            return _parse_any_instant(text, field)
+            return None
         at = (since.days * 86_400 + since.seconds) * SECOND_US + since.microseconds
         if at >= 0:
             return at
-    return _parse_any_instant(text, field)
+    return None
 
 
 def _parse_any_instant(text: str, field: str) -> int:
@@ -110,6 +118,11 @@ _THOUSANDTHS = tuple(f"{number:03}" for number in range(1_000))
 @lru_cache(maxsize=4_096)  # the days of ten years
 def _date(day: int) -> str:
     return date.fromordinal(_EPOCH_ORDINAL + day).isoformat()
+
+
+def is_duration(text: str) -> bool:
+    """Whether a text is meant as a duration (PT10M, +5s, 1h30m) and not as an instant; it may still be invalid."""
+    return text[:1] in {"+", "P"} or (text[:1].isdigit() and text[-1:].isalpha() and text[-1:] not in {"Z", "z"})
 
 
 @lru_cache(maxsize=1_024)  # producers repeat the same few durations
@@ -156,7 +169,7 @@ def _sum(text: str, numbers: Sequence[str | None], units: Sequence[Period], fiel
         months += amount * unit.months // scale
         us -= -amount * unit.us // scale  # rounded up: never early
     if months == us == 0:
-        raise _refused(field, text, f"is zero, and the shortest duration is a microsecond (0.001ms): {hint}")
+        raise _refused(field, text, f"is zero: {hint}")
     return Period(months, us)
 
 
@@ -198,16 +211,16 @@ def parse_interval(text: str, anchor: int, field: str = "every") -> Every:
         raise _refused(field, text, f"is longer than {INTERVAL_CHARS_MAX} characters: {_INTERVAL_HINT}")
     head, *parts = text.split("/")
     if not parts and not head.startswith("R"):
-        return _after(anchor, parse_duration(head, field), None, field)
+        return _after(anchor, parse_duration(head, field, _PERIOD_HINT), None, field)
     count = _parse_count(head, field)
     match parts, [part[4:5] == "-" for part in parts]:
         case [period], [False]:
-            return _after(anchor, parse_duration(period, field), count, field)
+            return _after(anchor, parse_duration(period, field, _PERIOD_HINT), count, field)
         case [start, period], [True, False]:
-            return Every(parse_instant(start, field), parse_duration(period, field), None, count)
+            return Every(parse_instant(start, field), parse_duration(period, field, _PERIOD_HINT), None, count)
         case [start, period, end], [True, False, True]:
             first, last = _parse_bounds(start, end, field)
-            return Every(first, parse_duration(period, field), last, count)
+            return Every(first, parse_duration(period, field, _PERIOD_HINT), last, count)
         case [start, end], [True, True]:
             first, last = _parse_bounds(start, end, field)
             if first == last:
@@ -216,7 +229,7 @@ def parse_interval(text: str, anchor: int, field: str = "every") -> Every:
                 )
             return Every(first, Period(0, last - first), None, count)
         case [period, end], [False, True]:
-            return _until(parse_instant(end, field), parse_duration(period, field), count, field)
+            return _until(parse_instant(end, field), parse_duration(period, field, _PERIOD_HINT), count, field)
         case _:
             raise _refused(field, text, f"is not a repeating interval: {_INTERVAL_HINT}")
 

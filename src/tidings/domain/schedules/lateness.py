@@ -1,5 +1,6 @@
-"""Lateness policies: whether an overdue occurrence is released late, or missed with a reason."""
+"""What happens to overdue occurrences, and the jitter of those to come."""
 
+from hashlib import blake2b
 from typing import Literal
 
 import msgspec
@@ -7,7 +8,14 @@ import msgspec
 from tidings.domain.limits import CATCH_UP_MAX
 from tidings.domain.names import Policy
 from tidings.domain.recurrence.local_time import is_swallowed
-from tidings.domain.schedules.when import When, first_index_at_or_after, last_index_at_or_before, occurrence
+from tidings.domain.schedules.when import (
+    SECOND_US,
+    Once,
+    When,
+    first_index_at_or_after,
+    last_index_at_or_before,
+    occurrence,
+)
 
 __all__ = [
     "CATCH_UP_MAX",
@@ -182,3 +190,19 @@ def _range(first: int, last: int, reason: MissedReason) -> list[MissedRange]:
 
 def _existing(when: When, n: int) -> int | None:
     return None if occurrence(when, n) is None else n
+
+
+AHEAD_US = SECOND_US  # a time that is less far ahead is now: the clock of the client may be ahead of ours
+_DIGEST_BYTES = 8
+
+
+def is_ahead(when: When, due: int, now: int) -> bool:
+    """Whether a schedule gets the jitter of low priority: only what is scheduled ahead. What is due now leaves now."""
+    return due > now + AHEAD_US or type(when) is not Once
+
+
+def jittered(due: int, window_us: int, identity: bytes) -> int:
+    """The due time, moved later by a part of the window that is always the same for an identity; never earlier."""
+    assert window_us >= 0, "a jitter window cannot be negative"
+    share = int.from_bytes(blake2b(identity, digest_size=_DIGEST_BYTES).digest(), "big")
+    return due + (share * (window_us + 1) >> 8 * _DIGEST_BYTES)

@@ -14,7 +14,8 @@ class RecurrenceState(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `tzdata` is the version of the time zone rules by which the pending occurrence was computed, `rules` the digest of
     the rules of its zone; None without a zone. `revised`: a changed calendar or zone was applied, so the due time with
-    which it was accepted cannot be computed any more.
+    which it was accepted cannot be computed any more. `jitter_us` lies within `jitter_window_us`, the configured
+    jitter, which is 0 in what earlier versions stored.
     """
 
     when: When
@@ -24,6 +25,7 @@ class RecurrenceState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     rules: str | None = None
     pardon: Pardon | None = None
     revised: bool = False
+    jitter_window_us: int = 0
 
     @property
     def recurs(self) -> bool:
@@ -49,7 +51,8 @@ def terms_of(add: Add) -> RecurrenceState:
     """The terms of a new schedule, computed by the current time zone rules."""
     if isinstance(add.when, Once):
         return single(add.due, tightest(add.lateness))
-    return stamped(RecurrenceState(add.when, add.lateness, add.jitter_us), add.when)
+    terms = RecurrenceState(add.when, add.lateness, add.jitter_us, jitter_window_us=add.jitter_window_us)
+    return stamped(terms, add.when)
 
 
 def single(due: int, lateness: Lateness) -> RecurrenceState:

@@ -9,18 +9,20 @@ from typing import NamedTuple
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import Bus
-from tidings.domain.schedules.command import Priority, State
+from tidings.domain.limits import DAY_S, LIMITS_MOST, Limits
+from tidings.domain.names import Bus, Past, Policy, Priority
+from tidings.domain.schedules.command import State
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.when import When
 
 # A generated id contains its arrival number and its due time, so that it can be found without an index entry.
-MADE_ID = re.compile(r"tid_([0-9]{16})([0-9]{16})([012])\Z")
+MADE_PREFIX = "tid_"
+MADE_ID = re.compile(MADE_PREFIX + r"([0-9]{16})([0-9]{16})([012])\Z")
 
 
 def make_id(arrival: int, due: int, priority: int) -> str:
     """Generate an id; ids sort by arrival."""
-    return f"tid_{arrival:016d}{due:016d}{int(priority)}"
+    return f"{MADE_PREFIX}{arrival:016d}{due:016d}{int(priority)}"
 
 
 class Schedule(msgspec.Struct, frozen=True, gc=False):
@@ -29,6 +31,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     `due` is the due time of the pending occurrence, or of the last one if it is finished; `occurrence` is its number.
     `message` is packed, None once it is deleted. `partition` and `offset` are the position of a released one-shot in
     the log. `tzdata` is the version of the time zone rules by which `due` was computed, if it has a zone.
+    `jitter_window_us` is the jitter of a recurring schedule; of a one-shot only the resulting due time is stored.
     """
 
     tenant: str
@@ -49,6 +52,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     partition: int | None = None
     offset: int | None = None
     tzdata: str | None = None
+    jitter_window_us: int = 0
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -131,7 +135,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """One released occurrence on its way to Kafka; `offset` is its position in the outbox. `message` is packed."""
+    """One released occurrence on its way to Kafka; `offset` is its position in the outbox. `message` is packed.
+
+    `expires` is the last instant at which a one-shot with `expires_after` may be published.
+    """
 
     offset: int
     tenant: str
@@ -143,6 +150,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     released: int
     message: bytes
     final: bool = False
+    expires: int | None = None
 
     @property
     def occurrence(self) -> str:
@@ -215,29 +223,83 @@ def is_kafka(destination: str) -> bool:
 Key = tuple[int, int]  # due time and arrival
 
 
-class Place(NamedTuple):
-    """Where a schedule stands in a list."""
+class ListPosition(NamedTuple):
+    """The position of a schedule in a list."""
 
     finished: bool
     due: int
     arrival: int
 
     def order(self) -> tuple[bool, int, int]:
-        """What lists are sorted by."""
+        """The sort key of lists."""
         return (True, -self.due, -self.arrival) if self.finished else self
 
 
 _FORM = struct.Struct(">?qq")
 
 
-def encode_cursor(place: Place) -> str:
-    """The text for a place."""
-    return base64.urlsafe_b64encode(_FORM.pack(*place)).decode().rstrip("=")
+def encode_cursor(position: ListPosition) -> str:
+    """The cursor of a position in a list."""
+    return base64.urlsafe_b64encode(_FORM.pack(*position)).decode().rstrip("=")
 
 
-def decode_cursor(text: str) -> Place:
-    """The place that a text stands for; raises `Invalid`."""
+def decode_cursor(text: str) -> ListPosition:
+    """The position that a cursor encodes; raises `Invalid`."""
     try:
-        return Place(*_FORM.unpack(base64.urlsafe_b64decode(text + "==")))
+        return ListPosition(*_FORM.unpack(base64.urlsafe_b64decode(text + "==")))
     except (binascii.Error, struct.error, ValueError):
         raise Invalid("cursor", "is not valid: leave it out to start from the beginning") from None
+
+
+__all__ = ["DAY_S", "LIMITS_MOST", "Limits", "Request", "Timing"]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """The fields that say when a schedule is due besides `at` and `every`, as sent; see docs/reference/rules.md."""
+
+    rrule: str | None = None
+    cron: str | None = None
+    zone: str | None = None
+    start: str | None = None
+    until: str | None = None
+    count: int | None = None
+    rdates: tuple[str, ...] = ()
+    exdates: tuple[str, ...] = ()
+    gap: str | None = None
+    overlap: str | None = None
+    calendar: str | None = None
+    on_excluded: str | None = None
+
+
+# A request for one instant, of normal priority and without any other field: id, topic, the time as it was sent (a text,
+# microseconds, or None for now), the instant, key, value, headers, and whether a finished id may be used again. A plain
+# tuple, because one is built for each request.
+PlainRequest = tuple[str | None, str, int | str | None, int, bytes | None, bytes | None, Headers, bool]
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """A schedule before admission. `at` is an instant in microseconds, or a text as it was sent; None is now.
+
+    Durations count from `since`; None is now. The fields after `timing` have the names and values of the HTTP API
+    (`shapes.schedule.NewSchedule`) and are passed on as they were sent: a new optional field goes at the end. They
+    are positional because `wires.document.read` builds one for each request, and keyword arguments are slower.
+    """
+
+    topic: str
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Headers = ()
+    id: str | None = None
+    at: int | str | None = None
+    priority: Priority = Priority.NORMAL
+    since: int | None = None
+    timing: Timing | None = None
+    every: str | None = None
+    expires_after: str | None = None
+    late: Policy | None = None
+    late_grace: str | None = None
+    late_max: str | None = None
+    jitter: str | None = None
+    labels: dict[str, str] | None = None
+    bus: Bus | None = None
+    past: Past | None = None

@@ -156,7 +156,8 @@ def continued(when: When, first: int, passed: int) -> When:
         case Rule() | Cron():
             since = max(when.since, passed + 1)
             given, shift = when.given + first - 1, when.shift + first - 1
-            return msgspec.structs.replace(when, since=since, shift=shift, given=given)
+            kept = tuple(second for second in when.kept if second * SECOND_US > passed)
+            return msgspec.structs.replace(when, since=since, shift=shift, given=given, kept=kept)
         case _:
             assert_never(when)
 

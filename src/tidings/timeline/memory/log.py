@@ -6,6 +6,7 @@ from itertools import accumulate, takewhile
 
 from tidings.domain.changes import latest_in_flight
 from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.schedules.lateness import deadline
 from tidings.domain.schedules.schedule import Outgoing, Record, Topic, is_kafka, split
 from tidings.timeline.memory.rows import Row
 
@@ -43,6 +44,8 @@ class MemoryLog:
     def hand(self, row: Row, number: int, due: int, now: int, final: bool) -> int:
         """Put one occurrence into the outbox; returns its offset."""
         add, offset = row.add, self._next
+        bound = None if row.terms.recurs or number < 0 else deadline(due, row.terms.lateness)
+        expires = bound[0] if bound is not None and bound[1] == "expired" else None
         self._next += 1
         topic = split(add.topic)[1]
         self._outbox.append(
@@ -57,6 +60,7 @@ class MemoryLog:
                 released=now,
                 message=add.message,
                 final=final,
+                expires=expires,
             )
         )
         return offset
@@ -106,8 +110,8 @@ class MemoryLog:
     def append(self, row: Row, number: int, due: int, partition: int, now: int, final: bool) -> int:
         """Append one occurrence to its partition; returns its offset."""
         add = row.add
-        place = self._topics.setdefault((add.tenant, add.topic), [_Partition() for _ in range(self.partitions)])
-        offset = place[partition].next
+        partitions = self._topics.setdefault((add.tenant, add.topic), [_Partition() for _ in range(self.partitions)])
+        offset = partitions[partition].next
         record = Record(
             topic=add.topic,
             partition=partition,
@@ -120,7 +124,7 @@ class MemoryLog:
             message=add.message,
             final=final,
         )
-        place[partition].records.append(record)
+        partitions[partition].records.append(record)
         return offset
 
     def topics(self, tenant: str) -> list[Topic]:

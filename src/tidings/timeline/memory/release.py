@@ -11,8 +11,7 @@ from tidings.domain.schedules.when import is_once
 from tidings.ports import Release
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.rows import Row, Rows, Stream, Waiting
-from tidings.timeline.outbox_capacity import RECORD_BYTES
-from tidings.timeline.store_rules import ended_reason
+from tidings.timeline.store_rules import RECORD_BYTES, ended_reason
 
 BACKLOG_AFTER_US = 1_000_000
 
@@ -58,25 +57,25 @@ class Releaser:
 
     def _release(self, row: Row) -> None:
         decision = row.terms.decide(row.number, self._now)
-        last, place = row.number, None
+        last, record = row.number, None
         for missed in decision.missed:
             last = missed.last
             self._miss(row, missed, _due(row, missed.first))
         if decision.release is not None:
             last = decision.release
-            place = self._append(row, last, _due(row, last), final=decision.next is None)
+            record = self._append(row, last, _due(row, last), final=decision.next is None)
         row.number = last if decision.next is None else decision.next
         row.due = _due(row, row.number)
         if decision.next is None:
-            self._end(row, decision, place)
+            self._end(row, decision, record)
         else:
             self._rows.hold(row)
 
-    def _end(self, row: Row, decision: Decision, place: tuple[int | None, int] | None) -> None:
+    def _end(self, row: Row, decision: Decision, record: tuple[int | None, int] | None) -> None:
         if not row.released:
             self._rows.finish(row, "missed", self._now, decision.missed[-1].reason)
-        elif is_once(row.terms.when) and place is not None:
-            row.partition, row.offset = place
+        elif is_once(row.terms.when) and record is not None:
+            row.partition, row.offset = record
             self._rows.finish(row, "released", self._now)
         else:
             self._rows.finish(row, "ended", self._now)

@@ -17,9 +17,9 @@ from tidings.domain.schedules.schedule import (
     Calendar,
     Event,
     KeptZone,
+    ListPosition,
     Moved,
     Page,
-    Place,
     Query,
     Schedule,
     decode_cursor,
@@ -30,7 +30,7 @@ from tidings.domain.schedules.schedule import (
 )
 from tidings.domain.schedules.when import Once
 from tidings.timeline import store_rules
-from tidings.timeline.outbox_capacity import OutboxCapacity
+from tidings.timeline.store_rules import OutboxCapacity
 
 Stream = tuple[str, Priority, bool]  # tenant, priority, whether it goes to Kafka
 
@@ -109,6 +109,12 @@ class Rows:
             if is_kafka(row.add.topic) and row.state == "released" and row.offset == offset:
                 row.state, row.reason, row.finished, row.offset = "missed", reason, now, None
 
+    def left(self, offset: int, at: int) -> None:
+        """The record at this offset of the outbox left at this moment."""
+        for row in self._rows.values():
+            if is_kafka(row.add.topic) and row.state == "released" and row.offset == offset:
+                row.finished = at
+
     def in_flight(self, row: Row) -> bool:
         """Whether it is in the outbox and not known to be on Kafka."""
         on_its_way = is_kafka(row.add.topic) and row.state == "released" and row.offset is not None
@@ -171,9 +177,9 @@ class Rows:
 
     def forget(self, now: int) -> None:
         """Delete schedules that finished before the retention of ids."""
-        forgotten = [place for place, row in self._rows.items() if self._is_forgotten(row, now)]
-        for place in forgotten:
-            del self._rows[place]
+        forgotten = [row_id for row_id, row in self._rows.items() if self._is_forgotten(row, now)]
+        for row_id in forgotten:
+            del self._rows[row_id]
 
     def _is_forgotten(self, row: Row, now: int) -> bool:
         return row.finished is not None and row.finished <= self.forgotten_until(now)
@@ -257,6 +263,7 @@ def view(row: Row, now: int | None = None, *, in_flight: bool = False, held: str
         partition=row.partition,
         offset=None if row.partition is None else row.offset,
         tzdata=row.terms.tzdata if kept else None,
+        jitter_window_us=row.terms.jitter_window_us if kept else 0,
     )
 
 
@@ -264,12 +271,12 @@ def page(
     rows: Iterable[Row], query: Query, in_flight: Callable[[Row], bool], held: Callable[[Row], str | None]
 ) -> Page:
     """The matching rows after the cursor, in the order of lists."""
-    found = sorted((row for row in rows if _fits(row, query, in_flight)), key=lambda row: _place(row).order())
+    found = sorted((row for row in rows if _fits(row, query, in_flight)), key=lambda row: _list_position(row).order())
     if query.after is not None:
         after = decode_cursor(query.after).order()
-        found = [row for row in found if _place(row).order() > after]
+        found = [row for row in found if _list_position(row).order() > after]
     shown = found[: query.limit]
-    cursor = encode_cursor(_place(shown[-1])) if len(found) > len(shown) else None
+    cursor = encode_cursor(_list_position(shown[-1])) if len(found) > len(shown) else None
     return Page(tuple(view(row, in_flight=in_flight(row), held=held(row)) for row in shown), cursor)
 
 
@@ -297,8 +304,8 @@ def _has_label(row: Row, name: str, value: str) -> bool:
     return labels.get(name) == value
 
 
-def _place(row: Row) -> Place:
-    return Place(row.is_finished, row.due, row.arrival)
+def _list_position(row: Row) -> ListPosition:
+    return ListPosition(row.is_finished, row.due, row.arrival)
 
 
 class Calendars:

@@ -24,6 +24,7 @@ from tidings.domain.changes import (
 )
 from tidings.domain.errors import Invalid, KeyReused
 from tidings.domain.fleet import Fleet, Node, Predecessor, Report, one_fleet, one_node
+from tidings.domain.notifications.tables import DELIVERIES_BY_NOTIFICATION
 from tidings.domain.schedules.command import Add, Command, Outcome, Replace, address
 from tidings.domain.schedules.lateness import Lateness
 from tidings.domain.schedules.recurrence_state import single
@@ -40,14 +41,21 @@ from tidings.domain.schedules.schedule import (
     Schedule,
     Topic,
 )
-from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch, SourcePosition
+from tidings.ports import ApiKey, Count, IdempotencyKey, NotificationTrace, Release, SourceBatch, SourcePosition
+from tidings.ports.tables import RowKey
 from tidings.timeline import store_rules
-from tidings.timeline.memory.documents import MemoryDocuments
 from tidings.timeline.memory.log import MemoryLog
 from tidings.timeline.memory.release import Releaser
 from tidings.timeline.memory.rows import Calendars, Row, Rows, forecast, page, view
-from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, OutboxCapacity
-from tidings.timeline.store_rules import SingleProcess, is_remembered, topic_refusal
+from tidings.timeline.memory.tables import MemoryTables
+from tidings.timeline.store_rules import (
+    OUTBOX_BYTES_MAX,
+    OUTBOX_ROWS_MAX,
+    OutboxCapacity,
+    SingleProcess,
+    is_remembered,
+    topic_refusal,
+)
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -67,7 +75,7 @@ class MemoryStore(SingleProcess):
         id_retention_us: int = 7 * DAY_US,
         retention_us: int = 7 * DAY_US,
         retention_bytes: int | None = None,
-        receipt_retention_us: int = 24 * HOUR_US,
+        idempotency_retention_us: int = 24 * HOUR_US,
         created: int = 0,
         outbox_rows_max: int = OUTBOX_ROWS_MAX,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
@@ -78,15 +86,15 @@ class MemoryStore(SingleProcess):
         self._rows = Rows(created, id_retention_us, self._room, held=self._log.held, leaving=self._log.leaving)
         self._calendars = Calendars(self._rows)
         self._changes = Changes(self._rows, self._calendars.days_of)
-        self._receipt_retention_us = receipt_retention_us
-        self._receipts: dict[tuple[str, str], tuple[int, bytes, list[Outcome]]] = {}
+        self._idempotency_retention_us = idempotency_retention_us
+        self._idempotency_keys: dict[tuple[str, str], tuple[int, bytes, list[Outcome]]] = {}
         self._keys: dict[str, ApiKey] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self.identity = secrets.token_hex(8)
         self.predecessors: Sequence[Predecessor] = ()
         self._wake: Callable[[], None] = _no_listener
         self._node: Node | None = None
-        self.documents = MemoryDocuments()
+        self.tables = MemoryTables(self._apply_one)
 
     # Timeline
 
@@ -94,21 +102,26 @@ class MemoryStore(SingleProcess):
         self,
         commands: Sequence[Command],
         now: int,
-        receipt: IdempotencyKey | None = None,
+        idempotency: IdempotencyKey | None = None,
         source: SourceBatch | None = None,
     ) -> list[Outcome]:
         """Apply all commands in order; returns an outcome for each."""
         if source is not None:
             self._advance(source.parts)
-        if receipt is not None and (outcomes := self._answered(receipt, now)) is not None:
+        if idempotency is not None and (outcomes := self._answered(idempotency, now)) is not None:
             return outcomes
         outcomes = [self._changes.apply(command, now) for command in commands]
         self._calendars.keep_zones(commands)
         for command in source.on_outcomes(outcomes) if source is not None else ():
             self._changes.apply(command, now)
-        if receipt is not None and is_remembered(outcomes):
-            self._receipts[receipt.tenant, receipt.key] = (now, receipt.body, list(outcomes))
+        if idempotency is not None and is_remembered(outcomes):
+            self._idempotency_keys[idempotency.tenant, idempotency.key] = (now, idempotency.body, list(outcomes))
         return outcomes
+
+    def _apply_one(self, command: Command, now: int) -> Outcome:
+        outcome = self._changes.apply(command, now)
+        self._calendars.keep_zones([command])
+        return outcome
 
     def _advance(self, parts: Sequence[SourcePosition]) -> None:
         for part in parts:
@@ -138,18 +151,18 @@ class MemoryStore(SingleProcess):
         """Delete everything that is past its retention."""
         self._rows.forget(now)
         self._log.trim(now)
-        self.documents.tend(now)
-        since = now - self._receipt_retention_us
-        self._receipts = {place: kept for place, kept in self._receipts.items() if kept[0] > since}
+        self.tables.tend(now)
+        since = now - self._idempotency_retention_us
+        self._idempotency_keys = {key: kept for key, kept in self._idempotency_keys.items() if kept[0] > since}
         return False
 
-    def _answered(self, receipt: IdempotencyKey, now: int) -> list[Outcome] | None:
+    def _answered(self, idempotency: IdempotencyKey, now: int) -> list[Outcome] | None:
         """The outcomes stored for an idempotency key, unless they are past their retention."""
-        kept = self._receipts.get((receipt.tenant, receipt.key))
-        if kept is None or kept[0] <= now - self._receipt_retention_us:
+        kept = self._idempotency_keys.get((idempotency.tenant, idempotency.key))
+        if kept is None or kept[0] <= now - self._idempotency_retention_us:
             return None
         _, body, outcomes = kept
-        if body != receipt.body:
+        if body != idempotency.body:
             raise KeyReused
         return list(outcomes)
 
@@ -219,6 +232,15 @@ class MemoryStore(SingleProcess):
         if schedule is None or row is None:
             return []
         return history(schedule, row.events, self._rows.forgotten_until(now))
+
+    async def trace(self, tenant: str, notification_id: str, now: int, deliveries_max: int) -> NotificationTrace:
+        """Everything about a notification."""
+        [row] = await self.tables.get([RowKey("notification", tenant, notification_id)], now)
+        deliveries = await self.tables.find(
+            DELIVERIES_BY_NOTIFICATION, tenant, (notification_id,), now, limit=deliveries_max, newest=True
+        )
+        schedule = await self.find(tenant, notification_id, now)
+        return NotificationTrace(row, deliveries, schedule, await self.history(tenant, notification_id, now))
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         """Schedules of a tenant that match a query, pending ones first."""
@@ -311,6 +333,17 @@ class MemoryStore(SingleProcess):
         self._log.free([offset])
         for command in instead:
             self._changes.apply(command, now)
+
+    async def expire(self, offsets: Sequence[int], now: int) -> None:
+        """Count records as missed, because they expired in the outbox."""
+        for offset in offsets:
+            await self.drop(offset, "expired", (), now)
+        self._room.leave(offsets)
+
+    async def left(self, offsets: Sequence[int], at: int) -> None:
+        """Store when records left that had waited in the outbox."""
+        for offset in offsets:
+            self._rows.left(offset, at)
 
     # Keys
 

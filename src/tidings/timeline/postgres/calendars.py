@@ -12,7 +12,7 @@ from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved
 from tidings.domain.schedules.when import DAY_US, When
 from tidings.timeline import store_rules
 from tidings.timeline.postgres import database
-from tidings.timeline.postgres.apply.unit_of_work import Found, ScheduleRow, key_of, standing_row
+from tidings.timeline.postgres.apply.unit_of_work import Found, ScheduleRow, key_of, recurring_row
 from tidings.timeline.postgres.context import StoreContext
 from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.pool import rows
@@ -155,10 +155,10 @@ class Calendars:
         """Recurring schedules after a cursor, each with its tenant."""
         found = await rows(connection, self._context.inside(_AFTER), (int(cursor or 0), limit))
         arrivals = database.int8s([arrival for (arrival,) in found])
-        standing = [standing_row(row) for row in await rows(connection, self._context.sql["standing"], (arrivals,))]
+        recurring = [recurring_row(row) for row in await rows(connection, self._context.sql["recurring"], (arrivals,))]
         names = self._context.names
-        await names.know({each.topic for each in standing}, {each.stream for each in standing})
-        return [(names.tenant_of(each.stream), each) for each in standing]
+        await names.know({each.topic for each in recurring}, {each.stream for each in recurring})
+        return [(names.tenant_of(each.stream), each) for each in recurring]
 
     async def remember(self, connection: Connection, moved: Sequence[Moved]) -> None:
         """Store the moves, and delete the oldest ones of each tenant."""

@@ -8,12 +8,12 @@ import msgspec
 
 from tidings.domain.errors import StoreError
 from tidings.domain.fleet import Predecessor
-from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 from tidings.timeline.postgres.apply.unit_of_work import ScheduleRow
 from tidings.timeline.postgres.database import inside, queries
 from tidings.timeline.postgres.group_release import NextDue, Releases
 from tidings.timeline.postgres.names import Names
 from tidings.timeline.postgres.pool import Pools
+from tidings.timeline.store_rules import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX
 
 BLOCK = 100_000
 NEWS_BYTES_MAX = 7_000  # NOTIFY takes less than 8,000
@@ -34,18 +34,22 @@ _CALLS = {
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a store. `lanes` and `partitions` are fixed once it exists."""
+    """The options of a store. `lanes` and `partitions` are fixed once it exists.
+
+    `processes` share the connections that one process would have.
+    """
 
     lanes: int = 16
     partitions: int = 4
     id_retention_us: int = 7 * 86_400 * 1_000_000
     retention_us: int | None = 7 * 86_400 * 1_000_000
     retention_bytes: int | None = None
-    receipt_retention_us: int = 86_400 * 1_000_000
+    idempotency_retention_us: int = 86_400 * 1_000_000
     created: int = 0
     outbox_rows_max: int = OUTBOX_ROWS_MAX
     outbox_bytes_max: int = OUTBOX_BYTES_MAX
     schema: str = "tidings"
+    processes: int = 1
 
 
 class Arrivals:

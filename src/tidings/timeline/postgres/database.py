@@ -60,6 +60,7 @@ _LENGTH = Struct(">i").pack
 _LENGTHS = [_LENGTH(length) for length in range(2_048)]
 _FEW = len(_LENGTHS)
 _NULL = _LENGTH(-1)
+_INT8_ITEM = Struct(">iq").pack
 _INT2, _INT4, _INT8, _TEXT, _BYTEA, _UUID = 21, 23, 20, 25, 17, 2950
 
 Numbers = npt.NDArray[np.int64]
@@ -91,6 +92,12 @@ def queries(name: str, schema: str) -> dict[str, str]:
 
 class Lost(StoreError):
     """The connection ended during a call."""
+
+
+class TookTooLong(StoreError):
+    """A statement, or its wait for a lock, exceeded its timeout, and was rolled back."""
+
+    concerns_all = False
 
 
 class Contended(StoreError):
@@ -155,7 +162,7 @@ def explained(error: psycopg.Error, connection: psycopg.AsyncConnection[Any] | N
             "PostgreSQL's disk is full: nothing was changed. Free some space; Tidings continues by itself"
         )
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
-        return StoreError(f"PostgreSQL took too long and nothing was changed: {brief(error)}")
+        return TookTooLong(f"PostgreSQL took too long and nothing was changed: {brief(error)}")
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return NotAllowed("this PostgreSQL is a standby, or read-only: name the primary; nothing was changed")
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
@@ -246,10 +253,11 @@ def int8s(values: Sequence[int] | Numbers) -> Int8s:
 
 def maybe_int8s(values: Sequence[int | None]) -> Int8s:
     """Numbers, some of them NULL."""
-    if values.count(None) == len(values):
+    nulls = values.count(None)
+    if nulls == len(values):
         return Int8s(_header(len(values), _INT8, True) + _NULL * len(values))
-    packed = [None if value is None else value.to_bytes(8, "big", signed=True) for value in values]
-    return Int8s(_varied(packed, _INT8))
+    items = [_NULL if value is None else _INT8_ITEM(8, value) for value in values]
+    return Int8s(_header(len(values), _INT8, nulls > 0) + b"".join(items))
 
 
 def uuids(values: Sequence[bytes]) -> Uuids:
@@ -288,14 +296,12 @@ def _fixed(values: Sequence[int] | Numbers, element: int, form: str, size: int) 
 
 def _varied(values: Sequence[bytes | None], element: int) -> bytes:
     count = len(values)
+    if None in values:
+        items = [_NULL if value is None else _LENGTH(len(value)) + value for value in values]
+        return _header(count, element, True) + b"".join(items)
     parts = [b""] * (2 * count + 1)
-    nulls = None in values
-    parts[0] = _header(count, element, nulls)
-    if nulls:
-        parts[1::2] = [_NULL if value is None else _LENGTH(len(value)) for value in values]
-        parts[2::2] = [value or b"" for value in values]
-    else:
-        present: Sequence[bytes] = values  # type: ignore[assignment]
-        parts[1::2] = [_LENGTHS[size] if size < _FEW else _LENGTH(size) for size in map(len, present)]
-        parts[2::2] = present
+    parts[0] = _header(count, element)
+    present: Sequence[bytes] = values  # type: ignore[assignment]
+    parts[1::2] = [_LENGTHS[size] if size < _FEW else _LENGTH(size) for size in map(len, present)]
+    parts[2::2] = present
     return b"".join(parts)

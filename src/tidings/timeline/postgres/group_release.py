@@ -10,9 +10,9 @@ from uuid import UUID
 
 from tidings.batcher import Batcher
 from tidings.domain.errors import NotOwner
-from tidings.timeline.outbox_capacity import OutboxCapacity
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.pool import Pool, Row
+from tidings.timeline.store_rules import OutboxCapacity
 
 CALLS_MAX = 3
 ROWS_MAX = 4_096  # of one transaction, unless one lane alone has more, so that no lane waits for all the others
@@ -32,7 +32,7 @@ class Route:
         self.wake = wake
 
     def offer(self, due: int) -> bool:
-        """A row is due then; True if it is the earliest one known."""
+        """Note that a row is due at a time; True if it is the earliest one known."""
         self.news += 1
         self.low = min(self.low, due)
         if self.due is not None and self.due <= due:
@@ -124,16 +124,17 @@ class Releases:
         self._several = several
         self._batcher: Batcher[ReleaseRequest, Row] = Batcher(
             self._release,
-            weight=lambda request: request.rows_max,
+            weight=lambda requests: sum(request.rows_max for request in requests),
             weight_max=ROWS_MAX,
-            calls_max=lambda: CALLS_MAX,
+            calls_max=CALLS_MAX,
             # A lost lane fails alone: the call did nothing, and the other lanes are released without it.
             concerns_all=lambda error: not isinstance(error, NotOwner),
         )
 
     async def release(self, request: ReleaseRequest) -> Row:
         """Release one lane; returns the row of `tidings.release`."""
-        return await self._batcher.submit(request)
+        [row] = await self._batcher.submit([request])
+        return row
 
     async def _release(self, group: Sequence[ReleaseRequest]) -> list[Row]:
         """Release several lanes, locked in the order of their numbers; returns rows in the order of the requests."""

@@ -19,7 +19,6 @@ from tidings.domain.schedules.recurrence_state import RecurrenceState
 from tidings.domain.schedules.schedule import Event, Outgoing, join, split
 from tidings.domain.schedules.when import is_once
 from tidings.ports import Release
-from tidings.timeline.outbox_capacity import RECORD_BYTES
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.apply.intake import Intake
 from tidings.timeline.postgres.apply.unit_of_work import (
@@ -37,7 +36,7 @@ from tidings.timeline.postgres.database import Connection
 from tidings.timeline.postgres.group_release import ReleaseRequest, Route
 from tidings.timeline.postgres.names import TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.store_rules import ended_reason
+from tidings.timeline.store_rules import RECORD_BYTES, ended_reason
 
 TRIM_EVERY = 50
 LOCKED_US = 2_000  # pause before rows that another transaction has locked are tried again
@@ -66,7 +65,7 @@ class PostgresLane:
         return self._elapsed() < self._until
 
     def renew(self, until: int) -> None:
-        """Our lease runs until then, on the clock of `elapsed`."""
+        """Note until when our lease is valid, on the clock of `elapsed`."""
         self._until = until
 
     def _check(self) -> None:
@@ -88,7 +87,7 @@ class PostgresLane:
         request = ReleaseRequest(self.number, self.token, given, clock is not None, rows_max, *bounds)
         row = await self._context.releases.release(request)
         crash.point("release.committed")
-        at, late, topics, missed, size, handed, offset, outgoing, standing, due, kafka_due, taken = row
+        at, late, topics, missed, size, handed, offset, outgoing, recurring, due, kafka_due, taken = row
         self._ahead_us = given - at
         done = _ReleaseResult(
             late or [], set(topics or ()), Counter(REASONS[reason] for reason in missed or ()), size, handed
@@ -96,9 +95,9 @@ class PostgresLane:
         room.put(offset, [outgoing // handed] * handed if handed else [])
         _update_route(log, due, at, log.news == news[0])
         _update_route(kafka, kafka_due, at, kafka.news == news[1])
-        if standing:
+        if recurring:
             try:
-                taken += await self._release_recurring(standing, at, done)
+                taken += await self._release_recurring(recurring, at, done)
                 self._room_is_known = True
             except (NotOwner, StoreError):
                 if not taken:
@@ -119,13 +118,14 @@ class PostgresLane:
         """Read the size of the outbox if it is not known: at the beginning, and after a failed release."""
         if not self._room_is_known:
             values = (self.number, self._room.arrived)
-            self._room.begin(await self._context.pool.read(self._context.sql["in_outbox"], values))
+            found = await self._context.pool.read(self._context.sql["in_outbox"], values)
+            self._room.begin((offset, [size]) for offset, size in found)
 
-    async def _release_recurring(self, places: Sequence[Sequence[int]], now: int, done: "_ReleaseResult") -> int:
+    async def _release_recurring(self, keys: Sequence[Sequence[int]], now: int, done: "_ReleaseResult") -> int:
         async with self._context.pool.transaction() as connection:
             ((following,),) = await rows(connection, self._context.sql["own"], (self.number, self.token))
             recurring = RecurringRelease(self._context, connection, self.number, following, now)
-            count = await recurring.release(places)
+            count = await recurring.release(keys)
             crash.point("release.settled")
         done.late += recurring.lateness_us
         done.topics |= recurring.topics
@@ -171,10 +171,9 @@ class PostgresLane:
         names = self._context.names
         await names.know({row[1] for row in found})
         records = []
-        for offset, topic, schedule_id, generation, n, due, released, message, final in found:
+        for offset, topic, *columns in found:
             tenant, destination = names.destination(topic)
-            name = split(destination)[1]
-            records.append(Outgoing(offset, tenant, name, schedule_id, generation, n, due, released, message, final))
+            records.append(Outgoing(offset, tenant, split(destination)[1], *columns))
         return records
 
     async def outbox(self) -> tuple[int, int]:
@@ -219,10 +218,23 @@ class PostgresLane:
         sql = self._context.sql
         async with self._context.pool.transaction() as connection:
             await rows(connection, sql["own"], (self.number, self.token))
-            await rows(connection, sql["miss"], (REASONS.index(reason), now, self.number, offset))
+            await rows(connection, sql["miss"], (REASONS.index(reason), now, self.number, database.int8s([offset])))
             await rows(connection, sql["free"], (self.number, database.int8s([offset])))
             run = await self._intake.inside(connection, instead, now)
         await run.announce()
+
+    async def expire(self, offsets: Sequence[int], now: int) -> None:
+        """Count records as missed, because they expired in the outbox."""
+        sql, places = self._context.sql, database.int8s(offsets)
+        async with self._context.pool.transaction() as connection:
+            await rows(connection, sql["own"], (self.number, self.token))
+            await rows(connection, sql["miss"], (REASONS.index("expired"), now, self.number, places))
+            await rows(connection, sql["expired"], (self.number, places))
+        self._room.leave(offsets)
+
+    async def left(self, offsets: Sequence[int], at: int) -> None:
+        """Store when records left that had waited in the outbox."""
+        await self._write("left", at, self.number, database.int8s(offsets))
 
     async def confirm(self) -> None:
         """Raise `NotOwner` unless we own the lane."""
@@ -293,16 +305,16 @@ class RecurringRelease:
         self.bytes = self.handed = 0
         self.outgoing: tuple[int, list[int]] = (following, [])
 
-    async def release(self, places: Sequence[Sequence[int]]) -> int:
-        """Release the rows at these places (slot, due time, arrival), except locked ones; returns how many."""
-        waiting = await self._waiting(places)
+    async def release(self, keys: Sequence[Sequence[int]]) -> int:
+        """Release the rows with these keys (slot, due time, arrival), except locked ones; returns how many."""
+        waiting = await self._waiting(keys)
         names = self._context.names
         await names.know({found.topic for found in waiting}, {found.stream for found in waiting})
-        keys = {key_of(names.tenant_of(found.stream), found.id) for found in waiting}
+        ids = {key_of(names.tenant_of(found.stream), found.id) for found in waiting}
         loader = Loader(self._connection, self._context.sql, self._context.lanes, "lock_free")
-        entries = await loader.entries(keys)
-        places = [(slot_of(found.stream), found.due, found.arrival) for found in waiting]
-        waiting = [found for found in await self._waiting(places) if self._entry(entries, found).known is not None]
+        entries = await loader.entries(ids)
+        keys = [(slot_of(found.stream), found.due, found.arrival) for found in waiting]
+        waiting = [found for found in await self._waiting(keys) if self._entry(entries, found).known is not None]
         extras: list[tuple[ScheduleRow, Found]] = []
         for found in sorted(waiting, key=lambda each: (each.due, each.arrival)):
             entry = self._entry(entries, found)
@@ -317,14 +329,14 @@ class RecurringRelease:
     def _entry(self, entries: dict[bytes, ScheduleRow], found: Found) -> ScheduleRow:
         return entries[key_of(self._context.names.tenant_of(found.stream), found.id)]
 
-    async def _waiting(self, places: Sequence[Sequence[int]]) -> list[Found]:
-        """The rows of the timeline that exist at these places."""
-        if not places:
+    async def _waiting(self, keys: Sequence[Sequence[int]]) -> list[Found]:
+        """The rows of the timeline that exist with these keys."""
+        if not keys:
             return []
-        slots, dues, arrivals = zip(*places, strict=True)
+        slots, dues, arrivals = zip(*keys, strict=True)
         answer = await self._run(
             "extras",
-            database.int2s([self._lane] * len(places)),
+            database.int2s([self._lane] * len(keys)),
             database.int2s(slots),
             database.int8s(dues),
             database.int8s(arrivals),
@@ -414,9 +426,9 @@ class RecurringRelease:
             return
         sizes: dict[tuple[int, int], tuple[int, int]] = {}
         for record in records:
-            place, (count, size) = _series(record), sizes.get(_series(record), (0, 0))
+            series, (count, size) = _series(record), sizes.get(_series(record), (0, 0))
             more = len(record.found.message or b"") + len(record.found.id.encode()) + RECORD_BYTES
-            sizes[place] = count + 1, size + more
+            sizes[series] = count + 1, size + more
         moved = await self._run(
             "advance",
             database.int4s([topic for topic, _ in sizes]),

@@ -1,12 +1,17 @@
-"""The layout of a schema: created by the first node, checked by every node, and migrated by `tidings migrate`."""
+"""The layout of a schema: created by the first node, checked by every node, and migrated by `tidings migrate`.
+
+The documents of version 0.1 are moved to tables by the first node of this version.
+"""
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -14,10 +19,23 @@ from psycopg import sql
 from tidings import __version__, crash
 from tidings.clock import Clock
 from tidings.domain.errors import Invalid, StoreError
+from tidings.ports.tables import ChangeGroup
+from tidings.timeline.document_rows import Document, decode_tags, group_of
 from tidings.timeline.migrations import FUNCTIONS, Layouts, OldLayout, OnStep, Plan, Step, StepDone, by_version
 from tidings.timeline.postgres.context import Options
-from tidings.timeline.postgres.database import Connection, check_schema, explained, inside, not_allowed
-from tidings.timeline.postgres.pool import Pool
+from tidings.timeline.postgres.database import (
+    Connection,
+    TookTooLong,
+    check_schema,
+    explained,
+    inside,
+    not_allowed,
+    queries,
+)
+from tidings.timeline.postgres.pool import Pool, Row, rows
+from tidings.timeline.postgres.tables import PostgresTables
+
+logger = logging.getLogger("tidings.store")
 
 LANES_MAX = 256
 PARTITIONS_MAX = 1_024
@@ -34,6 +52,11 @@ LOCK_MS = 200
 STEP_MS = 5_000
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 1.0
 PATIENCE_US = 120_000_000
+
+SLICE_ROWS = 5_000  # of documents
+WAIT_S = 0.1  # until the next look whether another node has finished a slice
+LOCK_TRIES_MAX = 300
+LOGGED_ROWS = 100_000
 
 _TRY_SESSION_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
 _SHORT = f"SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL statement_timeout = {STEP_MS}"
@@ -297,3 +320,122 @@ class Migration:
         statement = inside(self._schema, "UPDATE tidings.meta SET version = %s WHERE version = %s RETURNING 1")
         found = await connection.execute(statement.encode(), (step.number, step.number - 1))
         assert await found.fetchone() is not None, "no other migration runs at the same time"
+
+
+class DocumentMigration:
+    """Moves the documents of one schema to tables, before a node serves anything.
+
+    One node at a time copies a slice, with the progress in the same transaction; the others wait. A crash loses at most
+    one slice, which the next node copies again. Documents cannot be changed from the first slice on, and are dropped
+    after the last one.
+    """
+
+    def __init__(self, pool: Pool, tables: PostgresTables, schema: str) -> None:
+        self._pool = pool
+        self._tables = tables
+        self._sql = queries("document_migration", schema)
+        self._copied = 0
+
+    async def run(self, now: int, *, slice_rows: int = SLICE_ROWS) -> int:
+        """Return once all documents are moved; the result is how many this node has copied."""
+        if not await self._has_documents():
+            return 0
+        try:
+            await self._short("close")
+            await self._copy(now, slice_rows)
+            crash.point("migrate.copied")
+            await self._short("drop")
+        except StoreError:
+            if await self._has_documents():  # else another node has dropped them
+                raise
+        return self._copied
+
+    async def _has_documents(self) -> bool:
+        return bool(await self._pool.read(self._sql["has_documents"]))
+
+    async def _copy(self, now: int, slice_rows: int) -> None:
+        """Copy all documents that are not copied yet."""
+        following = None
+        while True:
+            known = following or await self._read(await self._after(), now, slice_rows)
+            ahead = asyncio.create_task(self._read(known.last, now, slice_rows))  # while the server writes this one
+            try:
+                done = await self._write(known, now)
+            finally:
+                following = await ahead
+            if done is None:
+                return
+            if not done:  # another node is at it
+                await asyncio.sleep(WAIT_S)
+                following = None
+            elif self._copied // LOGGED_ROWS < (self._copied + done) // LOGGED_ROWS:
+                logger.info("copied %d documents of version 0.1 to tables", self._copied + done)
+            self._copied += done
+
+    async def _short(self, name: str) -> None:
+        """Run a statement that locks the documents. Others wait behind us for the lock, so we never wait for long."""
+        for _ in range(LOCK_TRIES_MAX):
+            try:
+                async with self._pool.transaction() as connection:
+                    await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}; {self._sql[name]}".encode())
+                return
+            except TookTooLong:
+                await asyncio.sleep(WAIT_S)
+        raise StoreError("the documents of this store are locked by another session: see pg_stat_activity")
+
+    async def _after(self) -> UUID:
+        ((after,),) = await self._pool.read(self._sql["after"])
+        assert isinstance(after, UUID)
+        return after
+
+    async def _read(self, after: UUID, now: int, slice_rows: int) -> "_Slice":
+        """The slice of documents after a key, as rows."""
+        page = await self._pool.read(self._sql["page"], (after, slice_rows))
+        found = _Slice(after, page[-1][0] if page else after, len(page), [], [], [])
+        for document in _documents(page, now):
+            group = group_of(document)
+            if group is None:
+                continue
+            if document.kind == "suppressed":
+                found.suppressions.append(group)
+            else:
+                found.new.append(group)
+                found.versions.append(document.version)
+        return found
+
+    async def _write(self, found: "_Slice", now: int) -> int | None:
+        """Write a slice; returns its size, 0 if another node has written it or does, None if all are written."""
+        async with self._pool.transaction() as connection:
+            progress = await rows(connection, self._sql["take"])
+            if progress and progress[0][1]:
+                return None
+            if not progress or progress[0][0] != found.after:
+                return 0
+            await self._tables.write(connection, found.new, now, found.versions)
+            await self._tables.write(connection, found.suppressions, now)
+            await rows(connection, self._sql["advance"], (found.last, not found.size))
+            crash.point("migrate.written")
+        return found.size or None
+
+
+class _Slice(NamedTuple):
+    """Documents in the order of their keys: after which, up to which, how many, and what they become.
+
+    Rows keep the versions of their documents, which callers have as ETags. Several suppressions can become one.
+    """
+
+    after: UUID
+    last: UUID
+    size: int
+    new: list[ChangeGroup]
+    versions: list[int]
+    suppressions: list[ChangeGroup]
+
+
+def _documents(page: Sequence[Row], now: int) -> list[Document]:
+    """The documents of rows, without expired ones."""
+    return [
+        Document(tenant.decode(), kind.decode(), name.decode(), body, version, decode_tags(tags), order, until)
+        for _, tenant, kind, name, body, version, tags, order, until in page
+        if until is None or until > now
+    ]

@@ -17,7 +17,8 @@ FIRST_MAX = 3  # for what everything else waits for: leases, due times of lanes,
 WORK_MAX = 7  # for releases, the outbox and housekeeping
 INTAKE_MAX = 8
 READS_MAX = 6
-DOCUMENTS_MAX = 4
+TABLES_MAX = 4
+SHARE_MIN = 2  # connections of a pool, however many processes share them
 TURN_S_MAX = 10  # how long to wait for a free connection
 STATEMENT_MS = 10_000
 LOCK_MS = 2_000
@@ -33,6 +34,11 @@ _PATIENT = "-c statement_timeout=0"
 _LIMITS = (
     f"SET LOCAL statement_timeout = {STATEMENT_MS}; SET LOCAL lock_timeout = {LOCK_MS};"
     f" SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; SET LOCAL enable_seqscan = off"
+)
+# The same as one statement, for a pipeline.
+LIMITS = (
+    f"SELECT set_config('statement_timeout', '{STATEMENT_MS}', true), set_config('lock_timeout', '{LOCK_MS}', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true)"
 )
 _ALIVE: dict[str, Any] = {
     "keepalives_idle": 5,
@@ -181,13 +187,11 @@ class Pools:
     A task with a connection of `first` never waits for another one, so tasks of the other pools may wait for `first`.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self.first = Pool(dsn, FIRST_MAX)
-        self.work = Pool(dsn, WORK_MAX)
-        self.intake = Pool(dsn, INTAKE_MAX)
-        self.reads = Pool(dsn, READS_MAX)
-        self.documents = Pool(dsn, DOCUMENTS_MAX)
-        self._all = (self.first, self.work, self.intake, self.reads, self.documents)
+    def __init__(self, dsn: str, processes: int = 1) -> None:
+        sizes = [_share(size, processes) for size in (FIRST_MAX, WORK_MAX, INTAKE_MAX, READS_MAX, TABLES_MAX)]
+        self.first, self.work, self.intake, self.reads, self.tables = (Pool(dsn, size) for size in sizes)
+        self.connections_max = processes * (sum(sizes) + 1)  # of all processes; each has one that listens
+        self._all = (self.first, self.work, self.intake, self.reads, self.tables)
 
     @property
     def losses(self) -> int:
@@ -231,3 +235,8 @@ def _is_sound(connection: Connection) -> bool:
         return not poll.poll(0)
     except (OSError, psycopg.Error):
         return False
+
+
+def _share(size: int, processes: int) -> int:
+    """The size of a pool in one of several processes."""
+    return max(SHARE_MIN, -(-size // processes))

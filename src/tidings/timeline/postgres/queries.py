@@ -10,11 +10,12 @@ import msgspec
 
 from tidings.domain.changes import history
 from tidings.domain.names import BUSES
+from tidings.domain.notifications.tables import DELIVERIES_BY_NOTIFICATION
 from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
     Event,
+    ListPosition,
     Page,
-    Place,
     Query,
     Record,
     Schedule,
@@ -24,7 +25,9 @@ from tidings.domain.schedules.schedule import (
     is_kafka,
     join,
 )
-from tidings.ports import Count
+from tidings.ports import Count, NotificationTrace
+from tidings.ports.tables import Row as TableRow
+from tidings.ports.tables import RowKey
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.apply.unit_of_work import (
     STATES,
@@ -34,18 +37,26 @@ from tidings.timeline.postgres.apply.unit_of_work import (
     finished_row,
     key_of,
     present,
-    standing_row,
+    recurring_row,
     timeline_row,
 )
 from tidings.timeline.postgres.context import StoreContext
-from tidings.timeline.postgres.database import Connection
-from tidings.timeline.postgres.names import STREAMS
+from tidings.timeline.postgres.database import Connection, Lost
+from tidings.timeline.postgres.names import SLOTS, STREAMS
 from tidings.timeline.postgres.pool import Row, turn
+from tidings.timeline.postgres.tables import IN_INDEX_ORDER, find_statement
 
 STEPS_MAX = 10_000
 COUNTED_MAX = 100_000
 LISTS_PER_TENANT_MAX = 2  # at a time: lists are slow, and all tenants share the connections
 _END = 1 << 61
+
+
+def _table_rows(table: str, tenant: str, found: Sequence[Row]) -> list[TableRow]:
+    return [
+        TableRow(RowKey(table, tenant, name), body, version, until, order)
+        for name, body, version, until, order in found
+    ]
 
 
 class Queries:
@@ -59,7 +70,7 @@ class Queries:
         """A schedule; None if it is unknown."""
         key = key_of(tenant, schedule_id)
         async with self._context.pools.reads.connection() as connection:
-            loader = Loader(connection, self._context.sql, self._context.lanes, "places")
+            loader = Loader(connection, self._context.sql, self._context.lanes, "registered")
             entry = (await loader.entries([key]))[key]
             found = entry.now
             if found is None or self._is_forgotten(found, now):
@@ -76,8 +87,8 @@ class Queries:
     async def _fetch(self, connection: Connection, found: Found) -> None:
         """Read the message of a released one-shot from its record."""
         name = "message" if found.part >= 0 else "message_out"
-        place = (found.topic, found.part, found.position) if found.part >= 0 else (found.lane, found.position)
-        cursor = await connection.execute(self._context.sql[name].encode(), place, binary=True)
+        row_id = (found.topic, found.part, found.position) if found.part >= 0 else (found.lane, found.position)
+        cursor = await connection.execute(self._context.sql[name].encode(), row_id, binary=True)
         row: Any = await cursor.fetchone()
         found.message = None if row is None else row[0]
 
@@ -88,6 +99,50 @@ class Queries:
             return []
         lines = [Event(*line) for line in await self._read("history", key_of(tenant, schedule_id).hex())]
         return history(schedule, lines, now - self._context.options.id_retention_us)
+
+    async def trace(self, tenant: str, notification_id: str, now: int, deliveries_max: int) -> NotificationTrace:
+        """Everything about a notification, from one snapshot and in one round trip."""
+        try:
+            found = await self._trace(tenant, notification_id, now, deliveries_max)
+        except Lost:
+            found = await self._trace(tenant, notification_id, now, deliveries_max)
+        notifications, deliveries, pending, recurring, finished, lines = found
+        entry = ScheduleRow(b"", 0)
+        for build, several in ((timeline_row, pending), (recurring_row, recurring), (finished_row, finished)):
+            if several and entry.now is None:
+                entry.now = build(several[0])
+        schedule, row = None, entry.now
+        if row is not None and not self._is_forgotten(row, now):
+            self._context.update_in_flight([entry])
+            await self._context.names.know({row.topic}, {row.stream})
+            schedule = present(self._context.names, row, now)
+        past = now - self._context.options.id_retention_us
+        return NotificationTrace(
+            next(iter(_table_rows("notification", tenant, notifications)), None),
+            _table_rows("delivery", tenant, deliveries),
+            schedule,
+            [] if schedule is None else history(schedule, [Event(*line) for line in lines], past),
+        )
+
+    async def _trace(self, tenant: str, notification_id: str, now: int, deliveries_max: int) -> list[list[Row]]:
+        sql, key = self._context.sql, key_of(tenant, notification_id)
+        which = key.hex()
+        statement, given = find_statement(DELIVERIES_BY_NOTIFICATION, tenant, (notification_id,), None, newest=True)
+        asked: list[tuple[str, Sequence[object]]] = [
+            (sql["trace_notification"], (tenant, notification_id, now)),
+            (database.inside(self._context.options.schema, statement), (*given, now, deliveries_max)),
+            (sql["trace_timeline"], (key[0] & (self._context.lanes - 1), SLOTS, which)),
+            (sql["trace_recurring"], (which,)),
+            (sql["trace_finished"], (which,)),
+            (sql["history"], (which,)),
+        ]
+        async with self._context.pools.reads.connection() as connection:
+            async with connection.pipeline():
+                await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await connection.execute(IN_INDEX_ORDER)
+                cursors = [await connection.execute(text.encode(), values, binary=True) for text, values in asked]
+                await connection.execute(b"COMMIT")
+            return [await cursor.fetchall() for cursor in cursors]
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         """Schedules of a tenant that match a query, pending ones first, by due time, then finished ones."""
@@ -101,9 +156,9 @@ class Queries:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             found = [row async for row in listing.rows(connection)]
         await names.know({row.topic for row in found}, {row.stream for row in found})
-        found.sort(key=lambda row: _place(row).order())
+        found.sort(key=lambda row: _list_position(row).order())
         shown = found[: query.limit]
-        cursor = encode_cursor(_place(shown[-1])) if len(found) > len(shown) else None
+        cursor = encode_cursor(_list_position(shown[-1])) if len(found) > len(shown) else None
         return Page(tuple(present(names, row) for row in shown), cursor)
 
     async def forecast(self, tenant: str, start: int, end: int, width_us: int) -> tuple[list[tuple[int, int]], bool]:
@@ -240,7 +295,7 @@ class _Listing:
         if state in {None, "paused"} and not self._is_finished:
             for row in await self._run(connection, "page_paused"):
                 count += 1
-                yield standing_row(row)
+                yield recurring_row(row)
         if count > self._query.limit:
             return
         if state is None or state in FINISHED or state == "in_flight":
@@ -253,10 +308,10 @@ class _Listing:
         if not arrivals:
             return plain
         cursor = await connection.execute(
-            self._context.sql["standing"].encode(), (database.int8s(arrivals),), binary=True
+            self._context.sql["recurring"].encode(), (database.int8s(arrivals),), binary=True
         )
-        standing = {found.arrival: found for found in map(standing_row, await cursor.fetchall())}
-        found = [standing[each.arrival] if each.n == 0 else each for each in plain]
+        recurring = {found.arrival: found for found in map(recurring_row, await cursor.fetchall())}
+        found = [recurring[each.arrival] if each.n == 0 else each for each in plain]
         return [each for each in found if self._has_label(each)]
 
     def _has_label(self, found: Found) -> bool:
@@ -280,8 +335,8 @@ def _label(labels: str, wanted: tuple[str, str]) -> bool:
     return msgspec.json.decode(labels, type=dict[str, str]).get(wanted[0]) == wanted[1]
 
 
-def _place(found: Found) -> Place:
-    return Place(found.table == "finished", found.due, found.arrival)
+def _list_position(found: Found) -> ListPosition:
+    return ListPosition(found.table == "finished", found.due, found.arrival)
 
 
 def on_log(topics: list[Topic]) -> list[Topic]:

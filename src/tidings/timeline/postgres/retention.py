@@ -9,9 +9,9 @@ import psycopg
 from tidings import crash, tasks
 from tidings.domain.errors import StoreError
 from tidings.timeline.postgres.context import StoreContext
-from tidings.timeline.postgres.documents import PostgresDocuments
 from tidings.timeline.postgres.lane import PostgresLane
 from tidings.timeline.postgres.pool import rows
+from tidings.timeline.postgres.tables import PostgresTables
 
 SLICE_ROWS = 1_000
 SLICE_PAGES = 64
@@ -24,7 +24,7 @@ DEAD_SHARE = 0.05  # of the live rows: a vacuum reads whole indexes
 
 _TRIM = "SELECT * FROM tidings.trim(%s, %s, %s, %s, %s, %s)"
 _FORGET = "SELECT * FROM tidings.forget(%s, %s, %s)"
-_RECEIPTS = """
+_IDEMPOTENCY_KEYS = """
 WITH gone AS (
     DELETE FROM tidings.receipt WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM tidings.receipt WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING 1
@@ -36,9 +36,9 @@ SELECT count(*) FROM gone
 class Retention:
     """The owner of a lane trims its part of the log; the owner of lane 0 does the rest for all lanes."""
 
-    def __init__(self, context: StoreContext, documents: PostgresDocuments) -> None:
+    def __init__(self, context: StoreContext, tables: PostgresTables) -> None:
         self._context = context
-        self._documents = documents
+        self._tables = tables
         self._next = 0
         self._after: dict[int, int] = {}
         self._page = 0
@@ -79,8 +79,8 @@ class Retention:
         more = self._swept
         if self._page >= pages:
             self._page, self._swept, more = 0, False, False
-        ((gone,),) = await pool.call(inside(_RECEIPTS), (now - options.receipt_retention_us, SLICE_ROWS))
-        expired = await self._documents.expire(now, SLICE_ROWS)
+        ((gone,),) = await pool.call(inside(_IDEMPOTENCY_KEYS), (now - options.idempotency_retention_us, SLICE_ROWS))
+        expired = await self._tables.expire(now, SLICE_ROWS)
         return more or SLICE_ROWS in {gone, expired}
 
 

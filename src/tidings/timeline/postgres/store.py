@@ -11,29 +11,33 @@ import msgspec
 
 from tidings.clock import Clock, StoreClock, SystemClock
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.fleet import ROLES, Fleet, LaneState, Node, Predecessor, Report, Role
+from tidings.domain.fleet import Fleet, LaneState, Node, Predecessor, Report
+from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.schedules.command import Command, Outcome
 from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
 from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
-from tidings.ports import ApiKey, Count, IdempotencyKey, SourceBatch
+from tidings.ports import ApiKey, Count, IdempotencyKey, NotificationTrace, SourceBatch
 from tidings.timeline.migrations import Layouts
 from tidings.timeline.postgres import queries
 from tidings.timeline.postgres.apply.intake import Intake
 from tidings.timeline.postgres.calendars import Calendars
 from tidings.timeline.postgres.context import Options, StoreContext
 from tidings.timeline.postgres.database import check_schema, check_version, inside
-from tidings.timeline.postgres.documents import PostgresDocuments
 from tidings.timeline.postgres.fleet import PartitionAssignment, Watch
 from tidings.timeline.postgres.lane import PostgresLane
-from tidings.timeline.postgres.migration import LAYOUTS, prepare
+from tidings.timeline.postgres.migration import LAYOUTS, DocumentMigration, prepare
 from tidings.timeline.postgres.pool import Pools, rows
 from tidings.timeline.postgres.queries import Queries
 from tidings.timeline.postgres.retention import Retention, Vacuum
+from tidings.timeline.postgres.tables import PostgresTables
 from tidings.timeline.postgres.transfer import PostgresEndpoint
 from tidings.timeline.transfer.protocol import HasMoved, decode_move, predecessors_of
 
 _META = "SELECT lanes, partitions, created, identity FROM tidings.meta"
 _ADD_KEY = "INSERT INTO tidings.api_key VALUES (%s, %s, %s, %s, %s) ON CONFLICT (name) DO NOTHING RETURNING 1"
+_CONNECTIONS_ALLOWED = (
+    "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+)
 _KEYS = "SELECT name, tenant, digest, admin, created FROM tidings.api_key ORDER BY name"
 _REVOKE_KEY = "DELETE FROM tidings.api_key WHERE name = %s RETURNING 1"
 
@@ -51,14 +55,15 @@ class PostgresStore:
         self._calendars = Calendars(context)
         self._intake = Intake(pools.intake, context, self._calendars)
         self._queries = Queries(context)
-        self.documents = PostgresDocuments(pools.documents, context.options.schema)
-        self._retention = Retention(context, self.documents)
+        self.tables = PostgresTables(pools.tables, self._intake, context.options.schema)
+        self._retention = Retention(context, self.tables)
         self._lanes: dict[int, PostgresLane] = {}
         self._node = uuid4()
         self._free: Callable[[], None] = _no_listener
         self._watch = Watch(context, self.clock, self._node, self._lanes_are_free)
         self._vacuum = Vacuum(context, lambda: any(lane.number == 0 for lane in self.lanes()))
-        self._assignments = {role: PartitionAssignment(self._node, self.clock.elapsed) for role in ROLES}
+        channels: tuple[ChannelName | None, ...] = (None, *CHANNEL_NAMES)  # None: the requests of intake
+        self._assignments = {channel: PartitionAssignment(self._node, self.clock.elapsed) for channel in channels}
         self._acquiring = asyncio.Lock()
         self._has_joined = False
         self.partitions = context.partitions
@@ -81,7 +86,7 @@ class PostgresStore:
         """
         chosen = msgspec.convert(options, Options)
         schema = check_schema(chosen.schema)
-        pools = Pools(dsn)
+        pools = Pools(dsn, chosen.processes)
         try:
             async with pools.first.connection() as connection:
                 check_version(connection.info.server_version)
@@ -103,6 +108,7 @@ class PostgresStore:
             await context.names.load()
             store = cls(pools, context, clock or SystemClock())
             await store._measure()
+            await DocumentMigration(pools.work, store.tables, schema).run(store.clock.now())
         except BaseException:
             await pools.close()
             raise
@@ -121,6 +127,16 @@ class PostgresStore:
         await self._pools.close()
 
     @property
+    def connections_max(self) -> int:
+        """How many connections all processes of this node open at most."""
+        return self._pools.connections_max
+
+    async def connections_allowed(self) -> int:
+        """How many connections the server accepts; behind a pooler nothing is known, and the answer is our own need."""
+        ((allowed,),) = await self._pools.first.read(_CONNECTIONS_ALLOWED)
+        return int(allowed) if self._pools.first.is_direct else self.connections_max
+
+    @property
     def identity(self) -> str:
         return self._context.identity
 
@@ -130,7 +146,7 @@ class PostgresStore:
 
     def transfer_endpoint(self) -> PostgresEndpoint:
         """This store as the source or target of a transfer."""
-        return PostgresEndpoint(self._context)
+        return PostgresEndpoint(self._context, self.tables)
 
     # Timeline
 
@@ -138,10 +154,10 @@ class PostgresStore:
         self,
         commands: Sequence[Command],
         now: int,
-        receipt: IdempotencyKey | None = None,
+        idempotency: IdempotencyKey | None = None,
         source: SourceBatch | None = None,
     ) -> Awaitable[list[Outcome]]:
-        return asyncio.ensure_future(self._intake.apply(commands, now, receipt, source))
+        return asyncio.ensure_future(self._intake.apply(commands, now, idempotency, source))
 
     async def positions(self) -> dict[tuple[str, int], int]:
         return await self._context.positions()
@@ -191,6 +207,9 @@ class PostgresStore:
 
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
         return await self._queries.history(tenant, schedule_id, now)
+
+    async def trace(self, tenant: str, notification_id: str, now: int, deliveries_max: int) -> NotificationTrace:
+        return await self._queries.trace(tenant, notification_id, now, deliveries_max)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         return await self._queries.page(tenant, query, now)
@@ -258,8 +277,9 @@ class PostgresStore:
             self._has_joined = True  # set before the call, whose result may be lost
             owned = await self._pools.first.call(self._context.sql["acquire"], values)
             readers = await self._pools.first.read(self._context.sql["readers"])
-            for role, assignment in self._assignments.items():
-                assignment.update([node for node, roles in readers if role in roles], elapsed + lease_us)
+            reports = [(node, msgspec.json.decode(each, type=Report)) for node, each in readers]
+            for channel, assignment in self._assignments.items():
+                assignment.update([node for node, each in reports if _reads(each, channel)], elapsed + lease_us)
             new = self._own(owned, elapsed + lease_us)
             if new:
                 await self._context.look([route for number in new for route in (number, ~number)], whole=True)
@@ -310,8 +330,8 @@ class PostgresStore:
         """The lanes whose lease is valid by our own clock, counted from before it was requested."""
         return [lane for _, lane in sorted(self._lanes.items()) if lane.is_ours]
 
-    def reads(self, source: str, partition: int, role: Role = "intake") -> bool:
-        return self._assignments[role].reads(source, partition)
+    def reads(self, source: str, partition: int, channel: ChannelName | None = None) -> bool:
+        return self._assignments[channel].reads(source, partition)
 
     def on_free(self, listener: Callable[[], None]) -> None:
         """Call the listener when another node has given up lanes."""
@@ -332,3 +352,8 @@ class PostgresStore:
 
 def _no_listener() -> None:
     """The listener until `on_free` is called."""
+
+
+def _reads(report: Report, channel: ChannelName | None) -> bool:
+    """Whether a node reads partitions of a channel, or those of requests."""
+    return "intake" in report.roles if channel is None else report.delivers(channel)

@@ -9,11 +9,11 @@ from tidings import crash
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.domain.fleet import Predecessor, Report
 from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.notifications.tables import TABLES, Table
 from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.schedule import Event, is_kafka
-from tidings.ports import Document
+from tidings.ports.tables import ChangeGroup, Put
 from tidings.timeline.postgres import database
-from tidings.timeline.postgres import documents as store_documents
 from tidings.timeline.postgres.apply.intake import TRIES_MAX, Run
 from tidings.timeline.postgres.apply.unit_of_work import (
     Found,
@@ -21,7 +21,7 @@ from tidings.timeline.postgres.apply.unit_of_work import (
     ScheduleRow,
     finished_row,
     key_of,
-    standing_row,
+    recurring_row,
     timeline_row,
 )
 from tidings.timeline.postgres.calendars import Calendars
@@ -29,7 +29,7 @@ from tidings.timeline.postgres.context import BLOCK, Arrivals, StoreContext
 from tidings.timeline.postgres.database import Connection, Contended, queries
 from tidings.timeline.postgres.names import PRIORITIES, TO_KAFKA
 from tidings.timeline.postgres.pool import Row, rows
-from tidings.timeline.store_rules import as_new_put, is_same
+from tidings.timeline.postgres.tables import PostgresTables
 from tidings.timeline.transfer import protocol
 from tidings.timeline.transfer.protocol import (
     CHUNK_COST,
@@ -41,8 +41,8 @@ from tidings.timeline.transfer.protocol import (
     ImportResult,
     Item,
     Move,
-    Place,
     Progress,
+    RowPosition,
     ScheduleItem,
     Stage,
 )
@@ -62,16 +62,18 @@ _PAGE_COLUMNS = 2  # that it adds: the size, and the cost of the rows before
 class PostgresEndpoint:
     """One schema."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(self, context: StoreContext, tables: PostgresTables) -> None:
         self._context = context
+        self._tables = tables
         self._us = uuid4()
-        self._sql = queries("transfer", context.options.schema) | queries("documents", context.options.schema)
+        self._sql = queries("transfer", context.options.schema)
         schedules = {
             "one_shots": Stage((-1, -1, LEAST, -1), self._one_shots),
-            "standing": Stage((-1,), self._standing),
+            "standing": Stage((-1,), self._recurring),
             "finished": Stage((-1, LEAST, -1), self._finished),
         }
-        stages = protocol.stages(("0" * 32,), schedules)
+        self._sql |= {f"{protocol.ROWS}{name}": context.inside(_rows_query(table)) for name, table in TABLES.items()}
+        stages = protocol.stages(schedules)
         self._pages = {name: _page(self._sql[name]) for name in stages}
         self._exporter = Exporter(stages, self._fetch, self._histories)
 
@@ -113,9 +115,9 @@ class PostgresEndpoint:
     # Source
 
     async def close(self, move: Move, check: protocol.Check) -> Move:
-        """Any node accepts changes, whoever owns the lanes, so the tables themselves are closed.
+        """Close the tables themselves: any node accepts changes, also one that owns no lane.
 
-        Lanes are locked before tables, as a release does it; so what a release put into the outbox is seen.
+        Lanes are locked before tables, in the order of a release, so that records it put into the outbox are seen.
         """
         async with self._context.pool.transaction() as connection:
             ends = await rows(connection, self._sql["lock_lanes"], (self._us,))
@@ -145,14 +147,14 @@ class PostgresEndpoint:
         await self._context.names.load()
         return await self._exporter.chunk(after)
 
-    async def _fetch(self, stage: str, place: Place) -> list[Row]:
-        return [row[:-_PAGE_COLUMNS] for row in await self._context.pool.read(self._pages[stage], place)]
+    async def _fetch(self, stage: str, after: RowPosition) -> list[Row]:
+        return [row[:-_PAGE_COLUMNS] for row in await self._context.pool.read(self._pages[stage], after)]
 
     def _one_shots(self, found: Sequence[Row]) -> list[Item]:
         return [self._item(timeline_row(row[4:])) for row in found]
 
-    def _standing(self, found: Sequence[Row]) -> list[Item]:
-        return [self._item(standing_row(row[:-1]), row[-1]) for row in found]
+    def _recurring(self, found: Sequence[Row]) -> list[Item]:
+        return [self._item(recurring_row(row[:-1]), row[-1]) for row in found]
 
     def _finished(self, found: Sequence[Row]) -> list[Item]:
         return [self._item(finished_row(row[3:])) for row in found]
@@ -217,19 +219,21 @@ class PostgresEndpoint:
     async def _put(self, connection: Connection, run: Run, items: Sequence[Item], now: int) -> list[ImportResult]:
         """Write the items of a chunk, which are all of one kind."""
         schedules = [item for item in items if isinstance(item, ScheduleItem)]
-        documents = [item for item in items if isinstance(item, Document)]
+        table_rows = [item for item in items if isinstance(item, Put)]
         if schedules:
             return await self._put_schedules(run, schedules)
-        if documents:
-            changes = [[as_new_put(each)] for each in documents]
-            added = await store_documents.change(connection, self._sql, changes, now)
-            known = await store_documents.get(connection, self._sql, [each.key for each in documents], now)
-            results = zip(documents, added, known, strict=True)
-            return [protocol.result(bool(is_new), is_same(each, there)) for each, is_new, there in results]
+        if table_rows:
+            return await self._put_rows(connection, table_rows, now)
         name, values = type(items[0]).__name__, [msgspec.structs.asdict(item) for item in items]
         new = await _each(connection, self._sql[f"put_{name}"], values)
         same = await _each(connection, self._sql[f"same_{name}"], values)
         return [protocol.result(*result) for result in zip(new, same, strict=True)]
+
+    async def _put_rows(self, connection: Connection, items: Sequence[Put], now: int) -> list[ImportResult]:
+        written = await self._tables.write(connection, [ChangeGroup((item,)) for item in items], now)
+        known = await self._tables.read(connection, [item.key for item in items], now)
+        results = zip(items, written, known, strict=True)
+        return [protocol.result(bool(done.version), protocol.is_same_row(item, there)) for item, done, there in results]
 
     async def _put_schedules(self, run: Run, items: list[ScheduleItem]) -> list[ImportResult]:
         keys = [key_of(item.tenant, item.id) for item in items]
@@ -263,6 +267,15 @@ class PostgresEndpoint:
 
     async def _call(self, name: str, *values: object) -> list[Row]:
         return await self._context.pool.call(self._sql[name], values)
+
+
+def _rows_query(table: Table) -> str:
+    """The rows of a table after a key, with its columns in their order."""
+    columns = "".join(f"{column.name}, " for column in table.columns)
+    return (
+        f"SELECT tenant, {table.key}, body, until, {columns}octet_length(body) AS size FROM tidings.{table.name}"
+        f" WHERE (tenant, {table.key}) > (%s, %s) ORDER BY tenant, {table.key}"
+    )
 
 
 def _page(query: str) -> str:

@@ -11,7 +11,7 @@ from tidings.domain.schedules.reschedule import CalendarChange, Pending, Revise,
 from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved
 from tidings.timeline import store_rules
 from tidings.timeline.sqlite import row_writes
-from tidings.timeline.sqlite.id_lookup import Found, standing
+from tidings.timeline.sqlite.id_lookup import Found, recurring
 from tidings.timeline.sqlite.writer import Writer
 
 _SAVE = "UPDATE standing SET policy = ?, due = ? WHERE arrival = ?"
@@ -84,7 +84,7 @@ class Calendars:
         return Slice(moved, str(arrivals[-1]) if len(arrivals) == limit else None)
 
     def _revise(self, arrival: int, revise: Revise, cause: str, now: int) -> Moved | None:
-        found = next(standing(self._writer.connection, arrival))
+        found = next(recurring(self._writer.connection, arrival))
         assert found.terms is not None, "a recurring schedule has terms"
         tenant = self._writer.stream_names[found.stream][0]
         name = calendar_of(found.terms.when)

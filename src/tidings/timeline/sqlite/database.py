@@ -199,10 +199,9 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._run, name="tidings-checkpoint", daemon=True)
         self._thread.start()
 
-    def committed(self, pages: int) -> None:
-        """A commit has made the write-ahead log this long."""
-        if pages >= WAL_PAGES_MAX:
-            self._grown.set()
+    def wake(self) -> None:
+        """The write-ahead log is long."""
+        self._grown.set()
 
     def close(self) -> None:
         """Stop the thread after its current pass."""

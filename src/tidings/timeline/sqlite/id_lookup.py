@@ -1,6 +1,6 @@
-"""Finding schedules by id: one by the id map or the place in a generated id, or a whole batch that is sent again."""
+"""Finding schedules by id: one by the id map or the row key in a generated id, or a whole batch that is sent again."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from tidings.domain.changes import next_occurrence
 from tidings.domain.schedules.command import CONTENT_BYTES, FINISHED, Add, Outcome, Priority, State
-from tidings.domain.schedules.lateness import Lateness, bounded_by
-from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, single
+from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state
 from tidings.domain.schedules.schedule import MADE_ID, Schedule
 from tidings.domain.schedules.when import Once
 from tidings.timeline.sqlite.pending import packed_rows
@@ -26,12 +25,13 @@ from tidings.timeline.sqlite.pending.packed_rows import (
     row_at,
 )
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, OUTBOX, PARTITIONS_MAX, Writer
+from tidings.timeline.store_rules import lateness_of
 
 Table = Literal["near", "far", "standing", "finished"]
 
 _PLAIN = "stream, due, partition, deadline, reason, generation, n, accepted, content, id, labels, message"
 NEAR = f"SELECT {_PLAIN} FROM near WHERE stream = ? AND due = ? AND arrival = ?"
-STANDING = (
+RECURRING = (
     "SELECT stream, due, partition, generation, n, accepted, content, id, labels, message, state, origin, fires,"
     " released, policy FROM standing WHERE arrival = ?"
 )
@@ -68,11 +68,15 @@ class Found(msgspec.Struct, gc=False):
     at: int | None = None
     position: int | None = None
 
+    @property
+    def last_moment(self) -> int | None:
+        return None if self.deadline == NO_DEADLINE else self.deadline
+
 
 def find(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str, now: int) -> Found | None:
     """The newest schedule of this id that is pending, paused, or finished and still remembered."""
-    for arrival, due in _places(connection, writer, tenant, schedule_id):
-        found = _at_place(connection, writer, tenant, schedule_id, arrival, due)
+    for arrival, due in _row_keys(connection, writer, tenant, schedule_id):
+        found = _with_key(connection, writer, tenant, schedule_id, arrival, due)
         if found is not None:
             return None if forgotten(found, writer, now) else found
     return None
@@ -83,14 +87,14 @@ def forgotten(found: Found, writer: Writer, now: int) -> bool:
     return found.at is not None and found.at + writer.options.id_retention_us <= now
 
 
-def _places(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str) -> Iterator[tuple[int, int]]:
-    yield from writer.idmap.places(connection, writer.idmap.hash(tenant, schedule_id))
+def _row_keys(connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str) -> Iterator[tuple[int, int]]:
+    yield from writer.idmap.row_keys(connection, writer.idmap.hash(tenant, schedule_id))
     made = MADE_ID.match(schedule_id)
     if made and int(made[1]) <= writer.arrival:
         yield int(made[1]), int(made[2])
 
 
-def _at_place(
+def _with_key(
     connection: apsw.Connection, writer: Writer, tenant: str, schedule_id: str, arrival: int, due: int
 ) -> Found | None:
     for found in _rows_at(connection, writer, tenant, arrival, due):
@@ -100,7 +104,7 @@ def _at_place(
 
 
 def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: int, due: int) -> Iterator[Found]:
-    """The rows at a place. Tables are read in the order in which rows move, so that a moving row is not missed."""
+    """The rows with a key. Tables are read in the order in which rows move, so that a moving row is not missed."""
     for place in far_places(arrival, due):
         for row in row_at(connection, place):
             yield from _resolve(connection, plain("far", arrival, place, row))
@@ -109,7 +113,7 @@ def _rows_at(connection: apsw.Connection, writer: Writer, tenant: str, arrival: 
         if stream is not None:
             for row in connection.execute(NEAR, (stream, due, arrival)):
                 yield from _resolve(connection, plain("near", arrival, 0, row))
-    yield from standing(connection, arrival)
+    yield from recurring(connection, arrival)
     for row in connection.execute(FINISHED_SQL, (due, arrival)):
         yield finished(arrival, due, row)
 
@@ -125,7 +129,7 @@ def far_places(arrival: int, due: int) -> tuple[int, ...]:
 def _resolve(connection: apsw.Connection, found: Found) -> Iterator[Found]:
     """Follow a row that only points to a recurring schedule (n = 0)."""
     if found.n == 0:
-        yield from standing(connection, found.arrival)
+        yield from recurring(connection, found.arrival)
     elif found.n > 0:
         yield found
 
@@ -165,13 +169,13 @@ def plain(table: Table, arrival: int, place: int, row: tuple[Any, ...]) -> Found
     )
 
 
-def standing(connection: apsw.Connection, arrival: int) -> Iterator[Found]:
+def recurring(connection: apsw.Connection, arrival: int) -> Iterator[Found]:
     """The recurring or paused schedule of an arrival, if there is one."""
-    for row in connection.execute(STANDING, (arrival,)):
-        yield standing_row(arrival, row)
+    for row in connection.execute(RECURRING, (arrival,)):
+        yield recurring_row(arrival, row)
 
 
-def standing_row(arrival: int, row: tuple[Any, ...]) -> Found:
+def recurring_row(arrival: int, row: tuple[Any, ...]) -> Found:
     """A row of `standing`; its columns from the stream to the labels are in the order of `Found`."""
     found = Found("standing", arrival, 0, *row[:9])
     found.message, found.state, found.origin, found.fires, found.released, policy = row[9:]
@@ -206,7 +210,7 @@ def present(writer: Writer, found: Found, now: int | None = None) -> Schedule:
         priority=priority,
         occurrence=upcoming.number,
         when=found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
-        lateness=found.terms.lateness if found.terms else lateness_of(found),
+        lateness=lateness_of(found),
         labels=found.labels,
         message=found.message,
         finished=found.at,
@@ -214,6 +218,7 @@ def present(writer: Writer, found: Found, now: int | None = None) -> Schedule:
         partition=None if position is None else (position >> OFFSET_BITS) % PARTITIONS_MAX,
         offset=None if position is None else position & OFFSET_MASK,
         tzdata=None if found.terms is None else found.terms.tzdata,
+        jitter_window_us=0 if found.terms is None else found.terms.jitter_window_us,
     )
 
 
@@ -236,19 +241,6 @@ def _in_outbox(found: Found) -> bool:
     return found.position is not None and found.position >> OFFSET_BITS == OUTBOX
 
 
-def lateness_of(found: Found) -> Lateness | None:
-    """The lateness policy behind the deadline of a one-shot; None if it is finished."""
-    if found.table == "finished":
-        return None
-    return Lateness() if found.deadline == NO_DEADLINE else bounded_by(found.deadline - found.due, found.reason)
-
-
-def effective_terms(found: Found) -> RecurrenceState | None:
-    """The terms of a schedule; a one-shot stores none, so they are derived. None if it is finished."""
-    lateness = lateness_of(found)
-    return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms
-
-
 class _Sought(NamedTuple):
     """The number of a schedule in its batch, and where the newest row of its id lies."""
 
@@ -263,13 +255,9 @@ class Repeats:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    def unchanged(
-        self, adds: Sequence[Add], hashes: Sequence[int], suspects: Iterable[int], now: int
-    ) -> dict[int, Outcome]:
-        """The answers by index, of those that are recognised; all are of one tenant."""
-        sought = [
-            _Sought(index, *place) for index, place in self._writer.idmap.newest(self._connection, hashes, suspects)
-        ]
+    def unchanged(self, adds: Sequence[Add], keys: Mapping[int, tuple[int, int]], now: int) -> dict[int, Outcome]:
+        """The answers by index, of those that are recognised; all of one tenant. `keys` are of their newest rows."""
+        sought = [_Sought(index, *key) for index, key in keys.items()]
         found: dict[int, Outcome] = {}
         for which in (0, -1):  # where its day is in `far`, then where its quarter of an hour is
             left = [one for one in sought if one.number not in found]

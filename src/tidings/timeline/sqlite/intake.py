@@ -23,7 +23,7 @@ from tidings.domain.changes import (
 )
 from tidings.domain.errors import KeyReused
 from tidings.domain.names import first_unstorable_id, is_storable
-from tidings.domain.schedules.command import Add, Command, Outcome, Replace, address
+from tidings.domain.schedules.command import Add, Command, Outcome, PlainAdds, Replace, UniformAdds, address, parts_of
 from tidings.domain.schedules.lateness import Lateness, deadline
 from tidings.domain.schedules.recurrence_state import encode_state
 from tidings.domain.schedules.reschedule import calendar_of, zone_of
@@ -32,11 +32,11 @@ from tidings.domain.schedules.when import Once
 from tidings.ports import IdempotencyKey, SourceBatch
 from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.calendars import days_of, keep_zone
-from tidings.timeline.sqlite.id_lookup import Found, Repeats, effective_terms, find, in_flight
+from tidings.timeline.sqlite.id_lookup import Found, Repeats, find, in_flight
 from tidings.timeline.sqlite.pending.packed_rows import HEAD, NO_DEADLINE, REASONS, Numbers, Rows, digits
 from tidings.timeline.sqlite.release import outbox
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, Writer
-from tidings.timeline.store_rules import is_remembered, topic_refusal
+from tidings.timeline.store_rules import current_of, is_remembered, topic_refusal
 
 _PRIORITY_DIGITS = (b"0", b"1", b"2")
 _PLAIN = Lateness()
@@ -54,37 +54,65 @@ class Intake:
         self._repeats = Repeats(writer)
 
     def apply(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None = None
+        self,
+        commands: Sequence[Command],
+        now: int,
+        idempotency: IdempotencyKey | None = None,
+        source: SourceBatch | None = None,
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
         with self._writer.transaction() as connection:
-            crash.point("intake.begun")
+            if crash.IS_ARMED:
+                crash.point("intake.begun")
             if source is not None:
                 outbox.advance_positions(connection, source.parts)
             outcomes: list[Outcome] = []
-            kept = None if receipt is None else self._kept(receipt, now)
+            kept = None if idempotency is None else self._kept(idempotency, now)
             if kept is None:
-                outcomes = self._run(commands, now)
+                outcomes = self.run(commands, now)
                 if source is not None:
-                    self._run(source.on_outcomes(outcomes), now)
-                if receipt is not None and is_remembered(outcomes):
-                    self._keep(receipt, outcomes, now)
-            crash.point("intake.written")
-        crash.point("intake.committed")
-        if kept is None or receipt is None:
+                    self.run(source.on_outcomes(outcomes), now)
+                if idempotency is not None and is_remembered(outcomes):
+                    self._keep(idempotency, outcomes, now)
+            if crash.IS_ARMED:
+                crash.point("intake.written")
+        if crash.IS_ARMED:
+            crash.point("intake.committed")
+        if kept is None or idempotency is None:
             return outcomes
-        if kept[0] != receipt.body:
+        if kept[0] != idempotency.body:
             raise KeyReused
         return _decode_outcomes(kept[1])
 
     def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
         """Count a record of the outbox as missed, and apply the commands that report it, in one transaction."""
         with self._writer.transaction():
-            outbox.drop(self._writer, offset, reason, now)
-            self._run(instead, now)
+            outbox.drop(self._writer, [offset], reason, now)
+            self.run(instead, now)
         self._writer.unhold([offset])
 
-    def _run(self, commands: Sequence[Command], now: int) -> list[Outcome]:
+    def run(self, commands: Sequence[Command], now: int) -> list[Outcome]:
+        """Apply commands in order, inside the caller's transaction."""
+        outcomes: list[Outcome] = []
+        for part in parts_of(commands):
+            if isinstance(part, PlainAdds | UniformAdds) and self._is_bulk(part):
+                outcomes += self._add(part, now)
+            else:
+                outcomes += self._run_part(part, now)
+        return outcomes
+
+    def _is_bulk(self, adds: PlainAdds | UniformAdds) -> bool:
+        """Whether all of these can be written in bulk: their ids can be stored, and their topics are there."""
+        if isinstance(adds, UniformAdds) and (
+            type(adds.shared.when) is not Once or adds.shared.past_refusal is not None
+        ):
+            return False
+        known, tenant, columns = self._writer.topics, adds.tenant, adds.columns
+        if adds.has_ids and first_unstorable_id(columns.ids) is not None:
+            return False
+        return all((tenant, topic) in known for topic in set(columns.topics))
+
+    def _run_part(self, commands: Sequence[Command], now: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
         start, end = 0, len(commands)
         while start < end:
@@ -105,59 +133,65 @@ class Intake:
         """
         adds: list[Add] = []
         tenant, nameless, topics = "", False, set[str]()
+        known = self._writer.topics
         for index in range(start, len(commands)):
             command = commands[index]
             if type(command) is not Add or type(command.when) is not Once or command.past_refusal is not None:
                 break
             if not adds:
                 tenant, nameless = command.tenant, command.id is None
-                if not is_storable(tenant):
-                    break
             elif command.tenant != tenant or (command.id is None) is not nameless:
                 break
             if command.topic not in topics:
-                if not is_storable(command.topic) or not self._writer.may_open(tenant, command.topic):
+                if (tenant, command.topic) not in known and not self._can_open(tenant, command.topic):
                     break
                 topics.add(command.topic)
             adds.append(command)
         return adds if nameless else adds[: first_unstorable_id([add.id for add in adds if add.id is not None])]
 
+    def _can_open(self, tenant: str, topic: str) -> bool:
+        return is_storable(tenant) and is_storable(topic) and self._writer.may_open(tenant, topic)
+
     def _refusal(self, command: Command) -> Outcome | None:
         """The rejection of a command before anything is looked up: because of a name, or of too many topics."""
         return refusal(command) or topic_refusal(command, self._writer.may_open)
 
-    def _add(self, adds: list[Add], now: int) -> list[Outcome]:
+    def _add(self, adds: Sequence[Add], now: int) -> list[Outcome]:
         """Add one-shots of one tenant in bulk; those whose id may be known are looked up first."""
-        if adds[0].id is None:
-            return _Batch(self._writer, now).write(adds, None)
+        batch = _Batch(self._writer, now, adds)
+        if not batch.plain.has_ids:
+            return batch.write(None)
         idmap = self._writer.idmap
-        hashes = idmap.hashes(adds[0].tenant, [add.id for add in adds if add.id is not None])
-        suspects = idmap.suspects(np.array(hashes, dtype=np.int64))
+        hashes = idmap.hashes(batch.plain.tenant, batch.plain.columns.ids)
         if len(set(hashes)) < len(hashes):
             return self._add_in_turn(adds, hashes, now)
+        suspects = idmap.suspects(np.array(hashes, dtype=np.int64))
         recent = idmap.state[0].arrivals
         if not recent.keys().isdisjoint(hashes):
             suspects |= {index for index, id_hash in enumerate(hashes) if id_hash in recent}
-        if not suspects:
-            return _Batch(self._writer, now).write(adds, hashes)
-        return self._add_suspects(adds, hashes, suspects, now)
+        keys = dict(idmap.newest(self._writer.connection, hashes, suspects)) if suspects else {}
+        if not keys:  # also if a filter suspected some for nothing
+            return batch.write(hashes)
+        return self._add_known(adds, hashes, keys, now)
 
-    def _add_suspects(self, adds: list[Add], hashes: list[int], suspects: set[int], now: int) -> list[Outcome]:
-        """The same where some ids may be known: repeats are recognised together, other known ids one by one."""
-        answers = self._repeats.unchanged(adds, hashes, suspects, now)
-        unsure = suspects - answers.keys()
+    def _add_known(
+        self, adds: Sequence[Add], hashes: list[int], keys: dict[int, tuple[int, int]], now: int
+    ) -> list[Outcome]:
+        """The same where some ids are known: repeats are recognised together, other known ids one by one."""
+        answers = self._repeats.unchanged(adds, keys, now)
+        unsure = keys.keys() - answers.keys()
         found = {index: known for index in unsure if (known := self._changes.find(adds[index], now)) is not None}
         start = 0
         for index in [*sorted(found), len(adds)]:  # in order, so that arrival numbers are too
-            new = [each for each in range(start, index) if each not in answers]
-            outcomes = _Batch(self._writer, now).write([adds[each] for each in new], [hashes[each] for each in new])
-            answers.update(zip(new, outcomes, strict=True))
+            if new := [each for each in range(start, index) if each not in answers]:
+                batch = _Batch(self._writer, now, [adds[each] for each in new])
+                answers.update(zip(new, batch.write([hashes[each] for each in new]), strict=True))
             if index < len(adds):
                 answers[index] = self._changes.run_on(found[index], adds[index], now)
             start = index + 1
         return [answers[index] for index in range(len(adds))]
 
-    def _add_in_turn(self, adds: list[Add], hashes: list[int], now: int) -> list[Outcome]:
+    def _add_in_turn(self, adds: Sequence[Add], hashes: list[int], now: int) -> list[Outcome]:
         """Add one-shots one by one, because some have the same id: each sees the result of those before it."""
         outcomes: list[Outcome] = []
         for add, id_hash in zip(adds, hashes, strict=True):
@@ -165,99 +199,112 @@ class Intake:
             if found is not None:
                 outcomes.append(self._changes.run_on(found, add, now))
             else:
-                outcomes += _Batch(self._writer, now).write([add], [id_hash])
+                outcomes += _Batch(self._writer, now, [add]).write([id_hash])
         return outcomes
 
-    def _kept(self, receipt: IdempotencyKey, now: int) -> tuple[bytes, bytes] | None:
+    def _kept(self, idempotency: IdempotencyKey, now: int) -> tuple[bytes, bytes] | None:
         """What is stored for an idempotency key: the digest of the body, and the outcomes."""
         kept: tuple[bytes, bytes] | None = self._writer.connection.execute(
             "SELECT body, outcomes FROM receipt WHERE tenant = ? AND key = ? AND at > ?",
-            (receipt.tenant, receipt.key, now - self._writer.options.receipt_retention_us),
+            (idempotency.tenant, idempotency.key, now - self._writer.options.idempotency_retention_us),
         ).fetchone()
         return kept
 
-    def _keep(self, receipt: IdempotencyKey, outcomes: list[Outcome], now: int) -> None:
+    def _keep(self, idempotency: IdempotencyKey, outcomes: list[Outcome], now: int) -> None:
         self._writer.connection.execute(
             "INSERT OR REPLACE INTO receipt VALUES (?, ?, ?, ?, ?)",
-            (receipt.tenant, receipt.key, receipt.body, _encode_outcomes(outcomes), now),
+            (idempotency.tenant, idempotency.key, idempotency.body, _encode_outcomes(outcomes), now),
         )
 
 
 class _Batch:
-    """Writes one-shots of one tenant in bulk, column by column."""
+    """Writes one-shots of one tenant in bulk, column by column; at least one."""
 
-    def __init__(self, writer: Writer, now: int) -> None:
+    def __init__(self, writer: Writer, now: int, adds: Sequence[Add]) -> None:
         self._writer = writer
         self._now = now
+        # Those with labels, deadlines and notes; of uniform ones the first has the deadline and the note of all.
+        self._adds: Sequence[Add] = () if type(adds) is PlainAdds else adds
+        self._labels: list[bytes] = []
+        if isinstance(adds, UniformAdds):
+            self._adds, self._labels = [adds.shared], adds.labels
+        elif any(add.labels is not None for add in self._adds):
+            self._labels = [(add.labels or "").encode() for add in self._adds]
+        self.plain = adds if isinstance(adds, PlainAdds | UniformAdds) else PlainAdds.of(adds)
 
-    def write(self, adds: list[Add], hashes: list[int] | None) -> list[Outcome]:
+    def write(self, hashes: list[int] | None) -> list[Outcome]:
         """Write the rows, and the ids given by callers into the id map."""
-        if not adds:
-            return []
-        writer = self._writer
-        first = writer.take_arrivals(len(adds))
-        writer.add_pending(len(adds))
-        arrivals = np.arange(first, first + len(adds), dtype=np.int64)
-        dues = [add.due for add in adds]
-        due = np.array(dues, dtype=np.int64)
-        names = _names(adds, arrivals, due)
-        rows = self._rows(adds, names, arrivals, due)
+        writer, plain, columns = self._writer, self.plain, self.plain.columns
+        size = len(columns.dues)
+        first = writer.take_arrivals(size)
+        writer.add_pending(size)
+        arrivals = np.arange(first, first + size, dtype=np.int64)
+        due = np.array(columns.dues, dtype=np.int64)
+        names = _names(plain, arrivals, due)
+        ids = columns.ids if plain.has_ids else [name.decode() for name in names]
+        outcomes = [Outcome(name, "scheduled", due) for name, due in zip(ids, columns.dues, strict=True)]
+        if any(add.note is not None for add in self._adds):
+            notes = [add.note for add in self._adds] if len(self._adds) == size else [self._adds[0].note] * size
+            noted = zip(outcomes, notes, strict=True)
+            outcomes = [msgspec.structs.replace(outcome, note=note) for outcome, note in noted]
+        rows = self._rows(names, arrivals, due)
         soon = due < writer.near_until
-        if soon.any():
-            writer.put_near(rows.where(soon))
-            rows = rows.where(~soon)
-        writer.far.insert(rows, writer.buckets(rows.heads["due"]))
+        if soon.all():
+            writer.near.insert(rows)
+        else:
+            writer.near.insert(rows.where(soon))
+            later = rows.where(~soon)
+            writer.far.insert(later, writer.buckets(later.heads["due"]))
         if hashes is not None:
             writer.idmap.remember(writer.connection, np.stack([np.array(hashes, dtype=np.int64), arrivals, due]))
-        outcomes = [Outcome(name.decode(), "scheduled", due) for name, due in zip(names, dues, strict=True)]
-        for index, add in enumerate(adds):
-            if add.note is not None:
-                outcomes[index] = msgspec.structs.replace(outcomes[index], note=add.note)
         return outcomes
 
-    def _rows(self, adds: list[Add], names: list[bytes], arrivals: Numbers, due: Numbers) -> Rows:
-        labels = [b"" if add.labels is None else add.labels.encode() for add in adds]
-        heads = np.zeros(len(adds), dtype=HEAD)
+    def _rows(self, names: list[bytes], arrivals: Numbers, due: Numbers) -> Rows:
+        columns = self.plain.columns
+        heads = np.zeros(len(names), dtype=HEAD)
         heads["arrival"], heads["due"], heads["accepted"], heads["live"] = arrivals, due, self._now, 1
-        heads["deadline"], heads["reason"] = _deadlines(adds)
-        heads["stream"] = self._streams(adds)
-        heads["partition"] = self._partitions(adds, names)
-        heads["message_bytes"] = [len(add.message) for add in adds]
-        heads["id_bytes"] = [len(name) for name in names]
-        heads["labels_bytes"] = [len(text) for text in labels] if any(labels) else 0
-        return Rows(
-            heads,
-            [add.content + name + label + add.message for add, name, label in zip(adds, names, labels, strict=True)],
-        )
-
-    def _streams(self, adds: list[Add]) -> list[int]:
-        tenant, stream_of = adds[0].tenant, self._writer.stream_of
-        places = {(add.priority, add.topic) for add in adds}
-        known = {place: stream_of(tenant, *place) for place in places}
-        if len(set(known.values())) == 1:
-            return [known[places.pop()]] * len(adds)
-        return [known[add.priority, add.topic] for add in adds]
-
-    def _partitions(self, adds: list[Add], names: list[bytes]) -> list[int]:
-        tenant, count = adds[0].tenant, self._writer.partitions
-        topics = {topic: self._writer.topic_of(tenant, topic) for topic in {add.topic for add in adds}}
-        return [
-            topics[add.topic] + (crc32(name) if add.key_hash is None else add.key_hash) % count
-            for add, name in zip(adds, names, strict=True)
+        heads["deadline"], heads["reason"] = _deadlines(self._adds)
+        hashes = [
+            crc32(name) if given is None else given for given, name in zip(columns.key_hashes, names, strict=True)
         ]
+        heads["message_bytes"] = _sizes(columns.messages)
+        heads["id_bytes"] = _sizes(names)
+        if self._labels:
+            heads["labels_bytes"] = _sizes(self._labels)
+        else:
+            self._labels = [b""] * len(names)
+        parts = zip(columns.contents, names, self._labels, columns.messages, strict=True)
+        heads["stream"], firsts = self._routes()
+        heads["partition"] = firsts + np.array(hashes, dtype=np.int64) % self._writer.partitions
+        return Rows(heads, [*map(b"".join, parts)])
+
+    def _routes(self) -> tuple[Numbers | int, Numbers | int]:
+        """The stream and the first partition of each row; a batch mostly has one topic and one priority."""
+        plain, writer = self.plain, self._writer
+        kinds = [*zip(plain.columns.priorities, plain.columns.topics, strict=True)]
+        routes = writer.routes(plain.tenant, dict.fromkeys(kinds))
+        if len(routes) == 1:
+            return next(iter(routes.values()))
+        streams, firsts = zip(*[routes[kind] for kind in kinds], strict=True)
+        return np.array(streams, dtype=np.int64), np.array(firsts, dtype=np.int64)
 
 
-def _names(adds: list[Add], arrivals: Numbers, due: Numbers) -> list[bytes]:
+def _sizes(parts: Sequence[bytes]) -> Numbers:
+    return np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+
+
+def _names(plain: PlainAdds | UniformAdds, arrivals: Numbers, due: Numbers) -> list[bytes]:
     """The ids as bytes; an id made by Tidings consists of arrival, due time and priority."""
-    if adds[0].id is not None:
-        return [add.id.encode() for add in adds if add.id is not None]
-    places = digits(len(adds), (16, 16), (arrivals, due))
-    return [b"tid_" + place + _PRIORITY_DIGITS[add.priority] for place, add in zip(places, adds, strict=True)]
+    if plain.has_ids:
+        return [*map(str.encode, plain.columns.ids)]
+    suffixes = digits(len(plain), (16, 16), (arrivals, due))
+    numbered = zip(suffixes, plain.columns.priorities, strict=True)
+    return [b"tid_" + suffix + _PRIORITY_DIGITS[priority] for suffix, priority in numbered]
 
 
-def _deadlines(adds: list[Add]) -> tuple[Numbers | int, Numbers | int]:
+def _deadlines(adds: Sequence[Add]) -> tuple[Numbers | int, Numbers | int]:
     """The deadline of each, and the number of the reason for which it is missed after that."""
-    if all(add.lateness is adds[0].lateness for add in adds) and adds[0].lateness == _PLAIN:
+    if all(add.lateness is _PLAIN or add.lateness == _PLAIN for add in adds):
         return NO_DEADLINE, 0
     bounds = [deadline(add.due, add.lateness) or (NO_DEADLINE, "") for add in adds]
     last = np.array([min(bound[0], NO_DEADLINE) for bound in bounds], dtype=np.int64)
@@ -306,22 +353,9 @@ class Changes:
         return None if calendar is None else days_of(self._writer.connection, add.tenant, calendar)
 
     def _current(self, found: Found) -> Current:
-        return Current(
-            id=found.id,
-            state=found.state,
-            content=found.content,
-            generation=found.generation,
-            n=found.n,
-            due=found.due,
-            accepted=found.accepted,
-            terms=effective_terms(found),
-            topic=self._writer.topic_names[found.partition // PARTITIONS_MAX][1],
-            message=found.message,
-            finished=found.at,
-            reason=found.reason,
-            leaving=in_flight(self._writer, found),
-            in_flight=self._latest_in_flight(found),
-        )
+        topic = self._writer.topic_names[found.partition // PARTITIONS_MAX][1]
+        leaving = in_flight(self._writer, found)
+        return current_of(found, topic, leaving=leaving, in_flight=self._latest_in_flight(found))
 
     def _latest_in_flight(self, found: Found) -> int | None:
         """The number of its latest occurrence in the outbox that is not known to be on Kafka."""
@@ -368,7 +402,7 @@ class Changes:
             return schedule_id
         if (zone := zone_of(add.when)) is not None:
             keep_zone(writer, zone)
-        row_writes.insert_standing(writer, found, begin.terms)
+        row_writes.insert_recurring(writer, found, begin.terms)
         if not begin.paused:
             row_writes.insert_pointer(writer, found)
         return schedule_id

@@ -2,8 +2,7 @@
 
 from tidings import crash
 from tidings.domain.notifications.notification import GROUP, TOPICS
-from tidings.timeline.sqlite import id_map
-from tidings.timeline.sqlite.documents import expire
+from tidings.timeline.sqlite import id_map, tables
 from tidings.timeline.sqlite.id_map import RECENT_ENTRIES_MAX
 from tidings.timeline.sqlite.pending.wheel import Wheel
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
@@ -24,7 +23,7 @@ WHERE partition BETWEEN ? AND ? AND c.name = '{GROUP}' AND first < min(p.next, c
 
 
 class Retention:
-    """Deletes old records, finished schedules, histories, idempotency keys and expired documents."""
+    """Deletes old records, finished schedules, histories, idempotency keys, and expired rows."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -40,8 +39,8 @@ class Retention:
             more = self._trim_log(now)
             more = self._sweep_finished(now) or more
             more = self._sweep_history(now) or more
-            more = self._trim_receipts(now) or more
-            more = expire(connection, now, SLICE_ROWS) == SLICE_ROWS or more
+            more = self._trim_idempotency_keys(now) or more
+            more = tables.expire(connection, now, SLICE_ROWS) == SLICE_ROWS or more
             crash.point("trim.written")
         self._next = now if more else now + PAUSE_US
         return more
@@ -143,8 +142,10 @@ class Retention:
     def _sweep_history(self, now: int) -> bool:
         """Delete old lines of histories; those of recurring schedules stay, however old."""
         before = now - self._writer.options.id_retention_us
-        stands = "SELECT 1 FROM standing JOIN stream USING (stream) WHERE id = history.id AND tenant = history.tenant"
-        aged = f"at <= {before} AND NOT EXISTS ({stands})"
+        recurring = (
+            "SELECT 1 FROM standing JOIN stream USING (stream) WHERE id = history.id AND tenant = history.tenant"
+        )
+        aged = f"at <= {before} AND NOT EXISTS ({recurring})"
         self._history_swept, dropped = self._sweep("history", "hash, entry", self._history_swept, aged)
         return dropped >= SWEEP_ROWS // 2
 
@@ -160,10 +161,10 @@ class Retention:
         )
         return SWEEP_START if end is None else end, int(connection.changes())
 
-    def _trim_receipts(self, now: int) -> bool:
+    def _trim_idempotency_keys(self, now: int) -> bool:
         self._writer.connection.execute(
             "DELETE FROM receipt WHERE (tenant, key) IN (SELECT tenant, key FROM receipt WHERE at <= ? LIMIT ?)",
-            (now - self._writer.options.receipt_retention_us, SLICE_ROWS),
+            (now - self._writer.options.idempotency_retention_us, SLICE_ROWS),
         )
         return int(self._writer.connection.changes()) == SLICE_ROWS
 

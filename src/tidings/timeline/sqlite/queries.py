@@ -10,8 +10,8 @@ from tidings.domain.schedules.command import FINISHED
 from tidings.domain.schedules.schedule import (
     Event,
     Key,
+    ListPosition,
     Page,
-    Place,
     Query,
     Schedule,
     decode_cursor,
@@ -76,17 +76,19 @@ class Pages:
     def page(self) -> Page:
         """The schedules after the cursor."""
         with self._connection:  # one snapshot, so that no row moves between tables meanwhile
-            found = [(Place(False, *key), row) for key, row in self._ahead()]
+            found = [(ListPosition(False, *key), row) for key, row in self._ahead()]
             if self._reach == _END and len(found) <= self._query.limit:
-                found += [(Place(True, *key), row) for key, row in self._behind()]
+                found += [(ListPosition(True, *key), row) for key, row in self._behind()]
         page = found[: self._query.limit]
         schedules = tuple(id_lookup.present(self._writer, row) for _, row in page)
         if len(found) > len(page):
             return Page(schedules, encode_cursor(page[-1][0]))
-        return Page(schedules, None if self._reach == _END else encode_cursor(Place(False, self._reach - 1, _END)))
+        return Page(
+            schedules, None if self._reach == _END else encode_cursor(ListPosition(False, self._reach - 1, _END))
+        )
 
     def _ahead(self) -> list[_Row]:
-        """What is pending or paused, as far as was looked."""
+        """The pending and paused rows of the days that were read."""
         state, found = self._query.state, list[_Row]()
         if self._is_finished:
             return found
@@ -98,7 +100,7 @@ class Pages:
         return sorted((row for row in found if row[0][0] < self._reach), key=_key)
 
     def _behind(self) -> list[_Row]:
-        """What is finished, or on its way to Kafka."""
+        """The rows that are finished, or in flight to Kafka."""
         state = self._query.state
         if state is None or state in FINISHED or state == "in_flight":
             return sorted(self._finished(), key=_key, reverse=True)
@@ -141,12 +143,12 @@ class Pages:
             if found.n != 0:
                 yield key, found
                 continue
-            for standing in id_lookup.standing(self._connection, found.arrival):
-                yield key, standing
+            for found_row in id_lookup.recurring(self._connection, found.arrival):
+                yield key, found_row
 
     def _paused(self) -> Iterator[_Row]:
         for (arrival,) in self._connection.execute(_SQL["paused"], self._values).fetchall():
-            for found in id_lookup.standing(self._connection, arrival):
+            for found in id_lookup.recurring(self._connection, arrival):
                 yield (found.due, found.arrival), found
 
     def _finished(self) -> Iterator[_Row]:

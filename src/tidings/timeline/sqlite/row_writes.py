@@ -7,11 +7,11 @@ from tidings.domain.changes import HISTORY_LINES_MAX
 from tidings.domain.schedules.command import NO_CONTENT, State
 from tidings.domain.schedules.recurrence_state import RecurrenceState, encode_state
 from tidings.domain.schedules.schedule import Event
-from tidings.timeline.outbox_capacity import RECORD_BYTES
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found, far_places
 from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_BITS, NO_DEADLINE, REASONS
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
+from tidings.timeline.store_rules import RECORD_BYTES
 
 _SQL = queries("changes")
 
@@ -49,7 +49,7 @@ def remove_extras(writer: Writer, found: Found) -> None:
     for arrival, due in writer.connection.execute(sql, (found.arrival,)).fetchall():
         key = (found.stream, due, arrival)
         writer.connection.execute("DELETE FROM near WHERE stream = ? AND due = ? AND arrival = ?", key)
-        refresh_next_due(writer, found.stream)
+        writer.refresh_next_due(found.stream)
 
 
 def insert_pointer(writer: Writer, found: Found) -> None:
@@ -72,10 +72,10 @@ def _insert(writer: Writer, head: tuple[int, ...], tail: tuple[object, ...]) -> 
         writer.far.insert_one(place, (stream, due, *head[3:]), tail)
 
 
-def insert_standing(writer: Writer, found: Found, terms: RecurrenceState) -> None:
+def insert_recurring(writer: Writer, found: Found, terms: RecurrenceState) -> None:
     """Store a recurring or paused schedule, without its pending occurrence."""
     writer.connection.execute(
-        _SQL["standing_one"],
+        _SQL["recurring_one"],
         (
             found.arrival,
             found.origin,
@@ -126,14 +126,15 @@ def remove(writer: Writer, found: Found) -> None:
 
 
 def pause(writer: Writer, found: Found, terms: RecurrenceState) -> None:
-    """Take a pending schedule off the timeline and store it as paused."""
+    """Take a pending schedule off the timeline and store it as paused with these terms."""
     if found.table == "standing":
         remove_pointer(writer, found)
-        writer.connection.execute("UPDATE standing SET state = 'paused' WHERE arrival = ?", (found.arrival,))
+        sql = "UPDATE standing SET state = 'paused', policy = ? WHERE arrival = ?"
+        writer.connection.execute(sql, (encode_state(terms), found.arrival))
         return
     remove(writer, found)
     held = msgspec.structs.replace(found, table="standing", state="paused", origin=found.due)
-    insert_standing(writer, held, terms)
+    insert_recurring(writer, held, terms)
 
 
 def remove_pointer(writer: Writer, found: Found) -> None:
@@ -148,14 +149,7 @@ def _remove_near(writer: Writer, found: Found) -> None:
     key = (found.stream, found.due, found.arrival)
     writer.connection.execute("DELETE FROM near WHERE stream = ? AND due = ? AND arrival = ?", key)
     writer.add_pending(-1)
-    refresh_next_due(writer, found.stream)
-
-
-def refresh_next_due(writer: Writer, stream: int) -> None:
-    """Read the due time of the first row of a stream."""
-    sql = "SELECT due FROM near WHERE stream = ? ORDER BY due, arrival LIMIT 1"
-    row = writer.connection.execute(sql, (stream,)).fetchone()
-    writer.lookahead.set(stream, None if row is None else row[0])
+    writer.refresh_next_due(found.stream)
 
 
 def finish(
@@ -166,7 +160,7 @@ def finish(
     reason: str | None = None,
     position: int | None = None,
 ) -> None:
-    """Store how a schedule finished, under the place that the id map has."""
+    """Store how a schedule finished, under the key that the id map has."""
     writer.connection.execute(
         _SQL["finished_one"],
         (
@@ -205,7 +199,7 @@ def append(writer: Writer, found: Found, now: int, n: int, due: int, *, final: b
     size = len(found.message) + len(found.id) + RECORD_BYTES
     to_kafka = found.partition // PARTITIONS_MAX in writer.on_kafka
     partition = OUTBOX if to_kafka else found.partition
-    offset = int(writer.connection.execute(_SQL["next_offset"], (partition, size)).get)
+    offset = int(writer.connection.execute(_SQL["next_offset"], (partition, 0 if to_kafka else size)).get)
     if to_kafka:
         writer.room.put(offset, [size])
     position = partition << OFFSET_BITS | offset

@@ -2,15 +2,16 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
 import msgspec
 
-from tidings.clock import Clock
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Predecessor, Report, one_fleet
+from tidings.domain.notifications.tables import DELIVERIES_BY_NOTIFICATION
 from tidings.domain.schedules.command import Command, Outcome
 from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
 from tidings.domain.schedules.schedule import (
@@ -25,16 +26,18 @@ from tidings.domain.schedules.schedule import (
     Schedule,
     Topic,
 )
-from tidings.ports import ApiKey, Count, IdempotencyKey, Release, SourceBatch
-from tidings.timeline.sqlite import calendars, id_lookup, queries, writer
+from tidings.ports import ApiKey, Count, NotificationTrace, Release
+from tidings.ports.tables import RowKey
+from tidings.timeline.sqlite import calendars, id_lookup, queries, tables, writer
 from tidings.timeline.sqlite.calendars import Calendars
 from tidings.timeline.sqlite.database import LAYOUTS, Checkpointer, connect, explain, file_bytes, prepare, translated
-from tidings.timeline.sqlite.documents import SqliteDocuments
+from tidings.timeline.sqlite.document_migration import migrate_file
 from tidings.timeline.sqlite.intake import Intake
 from tidings.timeline.sqlite.maintenance import Maintenance
 from tidings.timeline.sqlite.pending.wheel import Wheel
 from tidings.timeline.sqlite.release import log, outbox
 from tidings.timeline.sqlite.release.release import Releaser
+from tidings.timeline.sqlite.tables import SqliteTables
 from tidings.timeline.sqlite.transfer import SqliteEndpoint
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, DatabaseThread, Lease, Options, Writer, owner
 from tidings.timeline.store_rules import SingleProcess
@@ -71,6 +74,7 @@ class SqliteStore(SingleProcess):
         self._connection = connect(path)
         self._writer = Writer(self._connection, options)
         self.partitions = self._writer.partitions
+        self.next_due = self._writer.next_due
         self._version = 0
         self._wake: Callable[[], None] = _no_listener
         self._reader = connect(path, reader=True)
@@ -85,9 +89,15 @@ class SqliteStore(SingleProcess):
         self._writer_thread = DatabaseThread("tidings-writer")
         self._scanner_thread = DatabaseThread("tidings-scanner")
         self._forwarder_thread = DatabaseThread("tidings-outbox")  # not delayed by long lists
-        self.documents = SqliteDocuments(path, self._writer, self._writer_thread, self._reader)
+        self.apply: Callable[..., Awaitable[list[Outcome]]] = partial(self._writer_thread.start, self._intake.apply)
+        self.release: Callable[..., Awaitable[Release]] = partial(
+            self._writer_thread.start_next, self._releaser.release
+        )
+        self.tables = SqliteTables(
+            path, self._writer, self._intake.run, writer_thread=self._writer_thread, reader=self._reader
+        )
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
-        self._connection.set_wal_hook(self._committed)
+        self._writer.on_long_log(self._checkpointer.wake)
 
     @classmethod
     async def open(
@@ -99,6 +109,7 @@ class SqliteStore(SingleProcess):
             raise Invalid("partitions", f"must be between 1 and {PARTITIONS_MAX}")
         prepare(str(path), layouts)
         try:
+            migrate_file(str(path))
             store = cls(str(path), chosen)
         except apsw.Error as error:
             raise StoreError(f"{path}: {explain(error)}") from error
@@ -126,13 +137,9 @@ class SqliteStore(SingleProcess):
         await self._writer_thread.close()
         await self._scanner_thread.close()
         await self._forwarder_thread.close()
-        await self.documents.close()
+        await self.tables.close()
         for connection in (self._reader, self._scanner, self._forwarder, self._connection):
             connection.close()
-
-    def _committed(self, _connection: apsw.Connection, _name: str, wal_pages: int) -> int:
-        self._checkpointer.committed(wal_pages)
-        return int(apsw.SQLITE_OK)
 
     def _finish_checkpoint(self) -> None:
         """Do the rest of a checkpoint between two transactions of the writer."""
@@ -148,24 +155,9 @@ class SqliteStore(SingleProcess):
 
     # Timeline
 
-    def apply(
-        self,
-        commands: Sequence[Command],
-        now: int,
-        receipt: IdempotencyKey | None = None,
-        source: SourceBatch | None = None,
-    ) -> Awaitable[list[Outcome]]:
-        return self._writer_thread.start(self._intake.apply, commands, now, receipt, source)
-
     @translated
     async def positions(self) -> dict[tuple[str, int], int]:
         return outbox.positions(self._reader)
-
-    async def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
-        return await self._writer_thread.run(self._releaser.release, now, rows_max, clock)
-
-    def next_due(self) -> int | None:
-        return self._writer.next_due
 
     def watch(self, wake: Callable[[], None]) -> None:
         """No other process can change what is due; `wake` is called when there is room in the outbox again."""
@@ -234,7 +226,7 @@ class SqliteStore(SingleProcess):
             version = self._reader.pragma("data_version")
             found = id_lookup.find(self._reader, self._writer, tenant, schedule_id, now)
             if found is not None and found.message is None and found.position is not None:
-                found.message = self._reader.execute(log.MESSAGE, (found.position,)).get
+                found.message = outbox.message_at(self._reader, found.position)
             if found is not None or version == self._reader.pragma("data_version"):
                 return found
         return None
@@ -243,6 +235,28 @@ class SqliteStore(SingleProcess):
     async def history(self, tenant: str, schedule_id: str, now: int) -> list[Event]:
         schedule = await self.find(tenant, schedule_id, now)
         return [] if schedule is None else queries.history(self._reader, self._writer, schedule, now)
+
+    @translated
+    async def trace(self, tenant: str, notification_id: str, now: int, deliveries_max: int) -> NotificationTrace:
+        for _ in range(READ_TRIES_MAX):
+            await self._refresh()
+            version = self._reader.pragma("data_version")
+            with contextlib.suppress(KeyError):
+                found = self._trace(tenant, notification_id, now, deliveries_max)
+                is_current = version == self._reader.pragma("data_version")
+                if found.schedule is not None or (is_current and not await self._is_outdated()):
+                    return found
+        return self._trace(tenant, notification_id, now, deliveries_max)
+
+    def _trace(self, tenant: str, notification_id: str, now: int, deliveries_max: int) -> NotificationTrace:
+        with self._reader:  # one snapshot
+            [row] = tables.get(self._reader, [RowKey("notification", tenant, notification_id)], now)
+            values = (tenant, notification_id, now, deliveries_max)
+            deliveries = tables.find(self._reader, DELIVERIES_BY_NOTIFICATION, values, newest=True)
+            found = id_lookup.find(self._reader, self._writer, tenant, notification_id, now)
+            schedule = None if found is None else id_lookup.present(self._writer, found, now)
+            events = [] if schedule is None else queries.history(self._reader, self._writer, schedule, now)
+        return NotificationTrace(row, deliveries, schedule, events)
 
     async def page(self, tenant: str, query: Query, now: int) -> Page:
         for _ in range(READ_TRIES_MAX):
@@ -351,6 +365,12 @@ class SqliteStore(SingleProcess):
 
     async def drop(self, offset: int, reason: str, instead: Sequence[Command], now: int) -> None:
         await self._writer_thread.run(self._intake.drop, offset, reason, instead, now)
+
+    async def expire(self, offsets: Sequence[int], now: int) -> None:
+        await self._writer_thread.run(outbox.expire, self._writer, offsets, now)
+
+    async def left(self, offsets: Sequence[int], at: int) -> None:
+        await self._writer_thread.run(outbox.left, self._writer, offsets, at)
 
     # Keys
 

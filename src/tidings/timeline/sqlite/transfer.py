@@ -12,16 +12,16 @@ from tidings import crash
 from tidings.domain.errors import Moved, StoreError
 from tidings.domain.fleet import Predecessor, Report
 from tidings.domain.notifications.notification import GROUP, TOPICS
+from tidings.domain.notifications.tables import TABLES
 from tidings.domain.schedules.schedule import Event
-from tidings.ports import Document
-from tidings.timeline.sqlite import documents, id_lookup, row_writes, writer
+from tidings.ports.tables import ChangeGroup, Put
+from tidings.timeline.sqlite import id_lookup, row_writes, tables, writer
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found
 from tidings.timeline.sqlite.maintenance import Maintenance
 from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_MASK, HEAD, NO_DEADLINE, unpack
 from tidings.timeline.sqlite.release import outbox
 from tidings.timeline.sqlite.writer import PARTITIONS_MAX, DatabaseThread, Lease, Writer
-from tidings.timeline.store_rules import as_new_put, is_same
 from tidings.timeline.transfer import protocol
 from tidings.timeline.transfer.protocol import (
     ITEM_COST,
@@ -32,9 +32,9 @@ from tidings.timeline.transfer.protocol import (
     ImportResult,
     Item,
     Move,
-    Place,
     Progress,
     Row,
+    RowPosition,
     ScheduleItem,
     Stage,
 )
@@ -42,7 +42,7 @@ from tidings.timeline.transfer.protocol import (
 NAME = "tidings copy"  # of the process that holds the lease
 ALWAYS = 0  # as `now`: a time at which no finished schedule is past its retention
 
-_SQL = queries("transfer")
+_SQL = queries("transfer") | {f"{protocol.ROWS}{table}": tables.export_sql(table) for table in TABLES}
 _MARK = "INSERT OR REPLACE INTO moved VALUES (1, ?)"
 _DELIVERY_TOPICS = json.dumps(list(TOPICS))
 
@@ -70,10 +70,10 @@ class SqliteEndpoint:
             "parcels": Stage((-1,), self._parcels),
             "far": Stage((-1,), self._far),
             "near": Stage((-1, -1, -1), self._near),
-            "standing": Stage((-1,), self._standing),
+            "standing": Stage((-1,), self._recurring),
             "finished": Stage((LEAST, -1), self._finished),
         }
-        self._exporter = Exporter(protocol.stages((-1,), schedules), self._fetch, self._histories)
+        self._exporter = Exporter(protocol.stages(schedules), self._fetch, self._histories)
 
     @property
     def identity(self) -> str:
@@ -137,8 +137,8 @@ class SqliteEndpoint:
     async def export(self, after: str | None) -> Chunk | None:
         return await self._exporter.chunk(after)
 
-    async def _fetch(self, stage: str, place: Place) -> list[Row]:
-        return await self._scan(stage, place, _parcel_cost if stage == "parcels" else _cost)
+    async def _fetch(self, stage: str, after: RowPosition) -> list[Row]:
+        return await self._scan(stage, after, _parcel_cost if stage == "parcels" else _cost)
 
     async def _scan(self, query: str, values: tuple[Any, ...], cost: Callable[[Row], int] = lambda _: 0) -> list[Row]:
         return await self._scanner_thread.run(
@@ -158,8 +158,8 @@ class SqliteEndpoint:
     def _near(self, rows: Sequence[Row]) -> list[Item]:
         return [self._item(id_lookup.plain("near", row[2], 0, row[3:])) for row in rows]
 
-    def _standing(self, rows: Sequence[Row]) -> list[Item]:
-        return [self._item(id_lookup.standing_row(row[0], row[1:-1]), json.loads(row[-1])) for row in rows]
+    def _recurring(self, rows: Sequence[Row]) -> list[Item]:
+        return [self._item(id_lookup.recurring_row(row[0], row[1:-1]), json.loads(row[-1])) for row in rows]
 
     def _finished(self, rows: Sequence[Row]) -> list[Item]:
         return [self._item(id_lookup.finished(arrival, due, tuple(row))) for due, arrival, *row in rows]
@@ -197,7 +197,7 @@ class SqliteEndpoint:
             with self._writer.transaction() as connection:
                 if _progress(connection, move).after != before.after:
                     raise Moved("another copy is running")
-                progress = before.advanced(chunk, [self._put(item, now) for item in chunk.items])
+                progress = before.advanced(chunk, self._put_all(chunk.items, now))
                 row = (move.transfer, protocol.encode_progress(progress))
                 connection.execute("INSERT OR REPLACE INTO carried VALUES (?, ?)", row)
                 crash.point("transfer.written")
@@ -206,13 +206,22 @@ class SqliteEndpoint:
 
         return await self._writer_thread.run(load)
 
-    def _put(self, item: Item, now: int) -> ImportResult:
+    def _put_all(self, items: Sequence[Item], now: int) -> list[ImportResult]:
+        """Write the items of a chunk, which are all of one kind."""
+        rows = [item for item in items if isinstance(item, Put)]
+        return self._put_rows(rows, now) if rows else [self._put(item) for item in items]
+
+    def _put_rows(self, items: Sequence[Put], now: int) -> list[ImportResult]:
+        connection = self._writer.connection
+        written = tables.apply(connection, [ChangeGroup((item,)) for item in items], now)
+        known = tables.get(connection, [item.key for item in items], now)
+        results = zip(items, written, known, strict=True)
+        return [protocol.result(done.version != 0, protocol.is_same_row(item, row)) for item, done, row in results]
+
+    def _put(self, item: Item) -> ImportResult:
         connection = self._writer.connection
         if isinstance(item, ScheduleItem):
             return self._put_schedule(item)
-        if isinstance(item, Document):
-            is_new = all(documents.change(connection, [[as_new_put(item)]], now))
-            return protocol.result(is_new, is_new or is_same(item, documents.get(connection, item.key, now)))
         name, values = type(item).__name__, msgspec.structs.asdict(item)
         is_new = connection.execute(_SQL[f"put_{name}"], values).fetchone() is not None
         return protocol.result(is_new, connection.execute(_SQL[f"same_{name}"], values).fetchone() is not None)
@@ -224,8 +233,8 @@ class SqliteEndpoint:
         if result != "moved":
             return result
         if known is not None:
-            place = (known.origin, known.arrival)
-            writer.connection.execute("DELETE FROM finished WHERE due = ? AND arrival = ?", place)
+            key = (known.origin, known.arrival)
+            writer.connection.execute("DELETE FROM finished WHERE due = ? AND arrival = ?", key)
         if not writer.may_open(item.tenant, item.topic):
             raise StoreError(
                 f"{item.tenant} has too many topics in the target to add {item.topic}: the copy stops here"
@@ -237,7 +246,7 @@ class SqliteEndpoint:
         elif item.terms is None:
             row_writes.insert_plain(writer, found, item.accepted)
         else:
-            row_writes.insert_standing(writer, found, item.terms)
+            row_writes.insert_recurring(writer, found, item.terms)
             if item.state == "pending":
                 row_writes.insert_pointer(writer, found)
         for due, n in item.extras:

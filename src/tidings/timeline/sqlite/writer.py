@@ -5,11 +5,11 @@ import contextlib
 import queue
 import secrets
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import apsw
 import msgspec
@@ -20,9 +20,9 @@ from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.fleet import Node, Report, one_node
 from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.schedule import is_kafka
+from tidings.tasks import show_thread_name
 from tidings.timeline import store_rules
-from tidings.timeline.outbox_capacity import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, OutboxCapacity
-from tidings.timeline.sqlite.database import explain, queries
+from tidings.timeline.sqlite.database import WAL_PAGES_MAX, explain
 from tidings.timeline.sqlite.id_map import IdMap
 from tidings.timeline.sqlite.pending.next_due import Lookahead
 from tidings.timeline.sqlite.pending.packed_rows import (
@@ -30,10 +30,12 @@ from tidings.timeline.sqlite.pending.packed_rows import (
     DAY_QUARTERS,
     QUARTER_LAST,
     QUARTER_US,
+    SQL,
     FarTable,
-    Rows,
+    NearTable,
     quarters,
 )
+from tidings.timeline.store_rules import OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX, RECORD_BYTES, OutboxCapacity
 from tidings.timeline.transfer.protocol import HasMoved, Move, decode_move, predecessors_of
 
 Answer = TypeVar("Answer")
@@ -49,7 +51,6 @@ TOKEN_BYTES = 16
 RESIGN_MS = 500
 
 _SECRET_BYTES = 16
-_ROWS = queries("rows")
 
 # The streams that have rows in `near`, each with its first due time, without reading every row.
 _HEADS = """
@@ -62,12 +63,12 @@ WITH RECURSIVE present(stream) AS (
 SELECT stream, (SELECT min(due) FROM near WHERE near.stream = present.stream) FROM present WHERE stream IS NOT NULL
 """
 
-# Offsets and sizes of the records in the outbox from a position on, without those that are held back.
+# The records in the outbox, single and packed ones: the offset of the first, their number and their size.
 _IN_OUTBOX = (
-    f"SELECT position & {OFFSET_MASK}, length(message) + length(id) + {RECORD_BYTES} FROM log"
-    f" WHERE position >= ? AND position < {(OUTBOX + 1) << OFFSET_BITS} AND position NOT IN (SELECT offset FROM held)"
-    " ORDER BY position"
+    f"SELECT position AS first, 1, length(message) + length(id) + {RECORD_BYTES} FROM log"
+    f" WHERE position < {1 << OFFSET_BITS} UNION ALL SELECT first, count, bytes FROM packed ORDER BY first"
 )
+_NOT_WAITING = "SELECT offset FROM held UNION ALL SELECT offset FROM gone"
 
 _BATCH = """
 CREATE TEMP TABLE IF NOT EXISTS batch (
@@ -84,22 +85,40 @@ CREATE TEMP TABLE IF NOT EXISTS batch (
 
 
 class DatabaseThread:
-    """A thread that uses a connection: it runs calls in order, and the event loop awaits their results."""
+    """A thread that uses a connection: it runs calls in order, and the event loop awaits their results.
+
+    An urgent call is run after the one that is running. A mark in the queue wakes the thread for it if nothing else
+    does.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | Literal["urgent"] | None] = queue.SimpleQueue()
+        self._urgent: deque[_Job] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def start(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
         """Submit a call now; it runs even if its result is not awaited."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        future: asyncio.Future[Answer] = self._new_future()
+        if not future.done():
+            self._jobs.put((call, arguments, future))
+        return future
+
+    def start_next(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
+        """The same, before all calls that wait. Between two of these, one of those is run."""
+        future: asyncio.Future[Answer] = self._new_future()
+        if not future.done():
+            self._urgent.append((call, arguments, future))
+            self._jobs.put("urgent")
+        return future
+
+    def _new_future(self) -> "asyncio.Future[Any]":
+        """The result of a call, which has failed already if the thread is closed."""
+        future: asyncio.Future[Any] = self._loop.create_future()
         if self._closed:
             future.set_exception(StoreError("the store is closed"))
-        else:
-            self._jobs.put((call, arguments, future))
         return future
 
     async def run(self, call: Callable[..., Answer], *arguments: object) -> Answer:
@@ -122,16 +141,22 @@ class DatabaseThread:
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
+        show_thread_name()
         while (job := self._jobs.get()) is not None:
-            call, arguments, future = job
-            try:
-                answer = call(*arguments)
-            except apsw.Error as error:
-                self._post(_fail, future, StoreError(explain(error)))
-            except BaseException as error:  # noqa: BLE001 - the caller gets it
-                self._post(_fail, future, error)
-            else:
-                self._post(_resolve, future, answer)
+            if self._urgent:
+                self._call(*self._urgent.popleft())
+            if job != "urgent":
+                self._call(*job)
+
+    def _call(self, call: Callable[..., Any], arguments: tuple[Any, ...], future: "asyncio.Future[Any]") -> None:
+        try:
+            answer = call(*arguments)
+        except apsw.Error as error:
+            self._post(_fail, future, StoreError(explain(error)))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self._post(_fail, future, error)
+        else:
+            self._post(_resolve, future, answer)
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         try:
@@ -162,10 +187,70 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     id_retention_us: int = 7 * 86_400 * 1_000_000
     retention_us: int | None = 7 * 86_400 * 1_000_000
     retention_bytes: int | None = None
-    receipt_retention_us: int = 86_400 * 1_000_000
+    idempotency_retention_us: int = 86_400 * 1_000_000
     created: int = 0
     outbox_rows_max: int = OUTBOX_ROWS_MAX
     outbox_bytes_max: int = OUTBOX_BYTES_MAX
+
+
+# A one-shot in the outbox: topic * 16, id, generation, number, due time, arrival, expiry, message.
+Member = tuple[int, str, int, int, int, int, int | None, bytes]
+
+
+class Handed(NamedTuple):
+    """One-shots that entered the outbox in one transaction, as rows in memory; `first` is the offset of the first."""
+
+    first: int
+    released: int
+    members: list[Member]
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return self.first + len(self.members)
+
+    def split(self, rows: int) -> "tuple[Handed, Handed]":
+        """The first rows, and the others."""
+        size = self.bytes * rows // len(self.members)
+        first = Handed(self.first, self.released, self.members[:rows], size)
+        return first, Handed(first.end, self.released, self.members[rows:], self.bytes - size)
+
+
+class Handover:
+    """Passes what was released to Kafka on in memory, after the commit, so that it is not read back. Thread-safe.
+
+    It may be empty at any time: everything in it is in the outbox too. The capacity of the outbox limits it.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[Handed] = deque()
+        self._lock = threading.Lock()
+
+    def put(self, batch: Handed) -> None:
+        """Add what a transaction has committed."""
+        with self._lock:
+            self._batches.append(batch)
+
+    def take(self, offset: int, rows_max: int, bytes_max: int) -> list[Handed]:
+        """Take what follows from this offset on without gaps; nothing if it must be read from the outbox."""
+        taken: list[Handed] = []
+        with self._lock:
+            while self._batches and self._batches[0].end <= offset:
+                self._batches.popleft()
+            while self._batches and self._batches[0].first == offset and rows_max > 0 and bytes_max > 0:
+                batch = self._batches.popleft()
+                if len(batch.members) > rows_max:
+                    batch, rest = batch.split(rows_max)
+                    self._batches.appendleft(rest)
+                taken.append(batch)
+                offset, rows_max, bytes_max = batch.end, rows_max - len(batch.members), bytes_max - batch.bytes
+        return taken
+
+    def clear(self) -> None:
+        """Forget everything: it will be read from the outbox."""
+        with self._lock:
+            self._batches.clear()
 
 
 class Writer:
@@ -181,6 +266,7 @@ class Writer:
         self.token: bytes | None = None
         self.arrival = self.pending = self.near_until = self.split_until = 0
         self.room = OutboxCapacity(options.outbox_rows_max, options.outbox_bytes_max)
+        self.handover = Handover()
         self.next_far: int | None = None
         self._next_near: tuple[int | None, int | None] = (None, None)
         self.streams: dict[tuple[str, int, bool], int] = {}
@@ -229,12 +315,26 @@ class Writer:
         self.held = dict(connection.execute("SELECT offset, reason FROM held").fetchall())
         self.zones = set(connection.execute("SELECT name, digest FROM zone").fetchall())
         self.room.arrive(settled)
-        self.room.begin(connection.execute(_IN_OUTBOX, (OUTBOX << OFFSET_BITS | self.arrived,)))
+        in_outbox = connection.execute(_IN_OUTBOX).fetchall()
+        self.room.begin((first, np.full(count, size // count)) for first, count, size in in_outbox)
+        self.room.leave([offset for (offset,) in connection.execute(_NOT_WAITING)])
+        self.handover.clear()
         self.created, _, self.partitions, self.arrival, self.pending, self.near_until, self.split_until = row
-        self.idmap, self.lookahead, self.far = idmap, lookahead, FarTable(connection)
+        self.idmap, self.lookahead = idmap, lookahead
+        self.near, self.far = NearTable(connection, lookahead), FarTable(connection)
         self.look_ahead()
         self._saved = (self.arrival, self.pending)
         self.stale = False
+
+    def on_long_log(self, checkpoint: Callable[[], None]) -> None:
+        """Call `checkpoint` after each commit that leaves a long write-ahead log."""
+
+        def committed(_connection: apsw.Connection, _name: str, pages: int) -> int:
+            if pages >= WAL_PAGES_MAX:
+                checkpoint()
+            return int(apsw.SQLITE_OK)
+
+        self.connection.set_wal_hook(committed)
 
     def refresh(self) -> None:
         """Load the in-memory state again if it is stale. Call it before relying on anything in memory."""
@@ -303,7 +403,6 @@ class Writer:
         """Everything in the outbox before this offset is on Kafka."""
         return self.room.arrived
 
-    @property
     def next_due(self) -> int | None:
         """When the next release has work to do; rows for Kafka count only while there is room in the outbox."""
         near, on_kafka = self._next_near
@@ -344,9 +443,19 @@ class Writer:
 
     def look_ahead(self) -> None:
         """Find out when there is work to do: a row in `near` is due, or a bucket of `far` begins."""
-        place = self.far.first()
+        place: int | None = self.connection.execute(SQL["first_from"], (0,)).get
         self.next_far = None if place is None else (place >> ARRIVAL_BITS) * QUARTER_US
-        self._next_near = self.lookahead.first()
+        self._next_near = self.lookahead.log.first, self.lookahead.kafka.first
+
+    def is_behind(self, now: int) -> bool:
+        """Whether a due row may still be in `far` or `parcel`."""
+        return self.next_far is not None and self.next_far <= now
+
+    def refresh_next_due(self, stream: int) -> None:
+        """Read the due time of the first row of a stream, after rows of it were removed."""
+        sql = "SELECT due FROM near WHERE stream = ? ORDER BY due, arrival LIMIT 1"
+        row = self.connection.execute(sql, (stream,)).fetchone()
+        self.lookahead.set(stream, None if row is None else row[0])
 
     def _check_owner(self) -> None:
         row = self.connection.execute("SELECT token FROM lease").fetchone()
@@ -360,8 +469,8 @@ class Writer:
             self._saved = (self.arrival, self.pending)
 
     def stream_of(self, tenant: str, priority: int, topic: str) -> int:
-        """The number of the stream for a topic; created if it is new."""
-        to_kafka = is_kafka(topic)
+        """The number of the stream for a topic; both are created if they are new."""
+        to_kafka = self.topic_of(tenant, topic) // PARTITIONS_MAX in self.on_kafka
         stream = self.streams.get((tenant, priority, to_kafka))
         if stream is None:
             sql = "INSERT INTO stream (tenant, priority, to_kafka) VALUES (?, ?, ?) RETURNING stream"
@@ -388,6 +497,13 @@ class Writer:
             self.topic_counts[tenant] += 1
         return topic * PARTITIONS_MAX
 
+    def routes(self, tenant: str, wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], tuple[int, int]]:
+        """The stream and the first partition of each (priority, topic); created if they are new."""
+        return {
+            (priority, topic): (self.stream_of(tenant, priority, topic), self.topic_of(tenant, topic))
+            for priority, topic in wanted
+        }
+
     def bucket(self, due: int) -> int:
         """The bucket of `far` for a due time: its quarter of an hour if the day is split already, else its day."""
         quarter = min(due // QUARTER_US, QUARTER_LAST)
@@ -397,15 +513,6 @@ class Writer:
         """The same for a whole batch."""
         fine = quarters(dues)
         return np.where(dues < self.split_until, fine, fine - fine % DAY_QUARTERS)
-
-    def put_near(self, rows: Rows) -> None:
-        """Insert rows that are due soon into `near`."""
-        if not len(rows):
-            return
-        self.connection.execute(_ROWS["insert_near"], (apsw.carray(tuple(rows.for_near())),))
-        streams = rows.heads["stream"]
-        for stream in set(streams.tolist()):
-            self.lookahead.offer(stream, int(rows.heads["due"][streams == stream].min()))
 
 
 class Lease:

@@ -14,27 +14,35 @@ import msgspec
 
 from tidings.domain.errors import StoreError
 from tidings.domain.fleet import Predecessor
+from tidings.domain.notifications.tables import TABLES
 from tidings.domain.schedules.command import FINISHED, Priority, State
 from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state
 from tidings.domain.schedules.schedule import Event, unpack
 from tidings.domain.schedules.when import is_once
-from tidings.ports import ApiKey, Document, Key
-from tidings.timeline.store_rules import decode_tags
+from tidings.ports import ApiKey
+from tidings.ports import tables as row_store
 
 NAMED_CONFLICTS_MAX = 1_000
 CHUNK_COST = 4 * 1024 * 1024
 ITEM_COST = 4 * 1024  # so that a chunk has about 1,000 small items
 LEAST = -(1 << 62)
+ROWS = "rows_"  # the name of the stage of a table is this and the name of the table
+# A stage of version 0.1. A transfer that was interrupted there resumes with the first row: both stores have migrated
+# their documents to rows since, and a row that the target has already is left as it is.
+DOCUMENTS = "documents"
+FIRST_RULE = '["calendars", []]'  # the cursor before the first calendar
 
-Kind = Literal["positions", "keys", "receipts", "documents", "one_shots", "recurring", "paused", "finished"]
+# `receipts` are idempotency keys: the stored progress of a transfer has this name. `documents` were moved by version
+# 0.1, which stored notifications in them: a transfer that it began may be resumed.
+Kind = Literal["positions", "keys", "receipts", "documents", "one_shots", "recurring", "paused", "finished", "rows"]
 ImportResult = Literal["moved", "existing", "conflict"]
 Role = Literal["source", "target"]
 
-Place = tuple[Any, ...]
+RowPosition = tuple[Any, ...]  # the first columns of a row, in the order of its stage
 Row = tuple[Any, ...]
 AnyRow = TypeVar("AnyRow")
 Id = tuple[str, str]  # the tenant, and the id of a schedule
-Fetch = Callable[[str, Place], Awaitable[Sequence[Row]]]
+Fetch = Callable[[str, RowPosition], Awaitable[Sequence[Row]]]
 FetchHistories = Callable[[Sequence[Id]], Awaitable[Mapping[Id, Sequence[Event]]]]
 
 
@@ -118,7 +126,7 @@ class ZoneItem(msgspec.Struct, frozen=True, gc=False):
 
 
 TableItem = PositionItem | ApiKey | AnswerItem | CalendarItem | ZoneItem
-Item = TableItem | Document | ScheduleItem
+Item = TableItem | row_store.Put | ScheduleItem
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -126,6 +134,11 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     items: Sequence[Item]
     after: str
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether its items are what recurring schedules depend on: calendars or time zones."""
+        return isinstance(self.items[0], CalendarItem | ZoneItem)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,8 +336,8 @@ def describe(item: Item) -> tuple[Kind | None, str]:
             return "positions", f"request topic {item.topic}/{item.partition}, read up to {item.next}"
         case ApiKey():
             return "keys", f"API key {item.name}"
-        case Document():
-            return "documents", f"{item.key.kind} {item.key.tenant}/{item.key.name}"
+        case row_store.Put():
+            return "rows", f"{item.key.table} {item.key.tenant}/{item.key.name}"
         case CalendarItem():
             return None, f"calendar {item.tenant}/{item.name}"
         case ZoneItem():
@@ -364,9 +377,9 @@ _decode_cursor = msgspec.json.Decoder(tuple[str, list[int | str]]).decode
 
 
 class Stage(NamedTuple):
-    """One table to read. Its query takes a place and returns the rows after it, whose first columns are their place."""
+    """One table to read. Its query returns the rows after a position, which is their first columns."""
 
-    start: Place
+    start: RowPosition
     items: Callable[[Sequence[Row]], Sequence[Item]]
 
 
@@ -374,29 +387,36 @@ def _api_key(name: str, tenant: str, digest: bytes, admin: int, created: int) ->
     return ApiKey(name, tenant, digest, bool(admin), created)
 
 
-def _document(_place: object, *row: Any) -> Document:
-    names = (name.decode() if isinstance(name, bytes) else name for name in row[:3])
-    body, version, tags, order, until = row[3:]
-    return Document(Key(*names), body, version, decode_tags(tags), order, until)
-
-
 def each(item: Callable[..., Item]) -> Callable[[Sequence[Row]], Sequence[Item]]:
     """The items of rows, one for each."""
     return lambda rows: [item(*row) for row in rows]
 
 
-def stages(first_document: Place, schedules: Mapping[str, Stage]) -> dict[str, Stage]:
+def _rows_of(table: str) -> Callable[[Sequence[Row]], Sequence[Item]]:
+    """The items of rows (tenant, key, body, until, and the columns of the table)."""
+    return lambda rows: [
+        row_store.Put(row_store.RowKey(table, row[0], row[1]), row[2], 0, tuple(row[4:]), row[3]) for row in rows
+    ]
+
+
+def is_same_row(item: row_store.Put, known: row_store.Row | None) -> bool:
+    """Whether the target has the same row; its columns only repeat the body."""
+    return known is not None and (item.body, item.until) == (known.body, known.until)
+
+
+def stages(schedules: Mapping[str, Stage]) -> dict[str, Stage]:
     """All stages of a store in their order: what schedules refer to comes before them, and positions before all.
 
     The name of a stage is that of its query.
     """
+    tables = {f"{ROWS}{name}": Stage(("", ""), _rows_of(name)) for name in TABLES}
     return {
         "positions": Stage(("", -1), each(PositionItem)),
         "keys": Stage(("",), each(_api_key)),
         "receipts": Stage(("", ""), each(AnswerItem)),
         "calendars": Stage(("", ""), each(CalendarItem)),
         "zones": Stage(("", ""), each(ZoneItem)),
-        "documents": Stage(first_document, each(_document)),
+        **tables,
         **schedules,
     }
 
@@ -412,14 +432,16 @@ class Exporter:
     async def chunk(self, after: str | None) -> Chunk | None:
         """The chunk after a cursor: from its stage, or from the next one that has any rows."""
         names = list(self._stages)
-        name, place = (names[0], []) if after is None else _decode_cursor(after)
+        name, position = (names[0], []) if after is None else _decode_cursor(after)
+        if name == DOCUMENTS:
+            name, position = next(name for name in names if name.startswith(ROWS)), []
         for stage in names[names.index(name) :]:
             start, to_items = self._stages[stage]
-            if rows := await self._fetch(stage, tuple(place) or start):
+            if rows := await self._fetch(stage, tuple(position) or start):
                 items = to_items(rows)
                 await self._add_histories([item for item in items if isinstance(item, ScheduleItem)])
                 return Chunk(items, msgspec.json.encode((stage, rows[-1][: len(start)])).decode())
-            place = []
+            position = []
         return None
 
     async def _add_histories(self, schedules: Sequence[ScheduleItem]) -> None:
@@ -441,7 +463,7 @@ def bounded(rows: Iterable[AnyRow], cost: Callable[[AnyRow], int]) -> Iterator[A
 
 def kind_counts(totals: Sequence[Any], terms: Iterable[Sequence[Any]]) -> dict[Kind, int]:
     """The number of items of each kind, from a store's totals and the terms of its pending schedules with a rule."""
-    kinds: tuple[Kind, ...] = ("positions", "keys", "receipts", "documents", "paused", "finished", "one_shots")
+    kinds: tuple[Kind, ...] = ("positions", "keys", "receipts", "paused", "finished", "one_shots", "rows")
     recurring = sum(not is_once(decode_state(each).when) for (each,) in terms)
     counts = dict(zip(kinds, totals, strict=True))
     return counts | {"recurring": recurring, "one_shots": counts["one_shots"] - recurring}

@@ -24,10 +24,10 @@ from tidings.domain.schedules.command import Add, Command, Outcome, Replace
 from tidings.domain.schedules.lateness import deadline
 from tidings.domain.schedules.reschedule import calendar_of
 from tidings.domain.schedules.schedule import Event, is_kafka, make_id
-from tidings.timeline.postgres.apply.unit_of_work import Found, ScheduleRow, effective_terms
+from tidings.timeline.postgres.apply.unit_of_work import Found, ScheduleRow
 from tidings.timeline.postgres.calendars import Days
 from tidings.timeline.postgres.names import TO_KAFKA, Names
-from tidings.timeline.store_rules import topic_refusal
+from tidings.timeline.store_rules import current_of, topic_refusal
 
 
 class Changes:
@@ -151,22 +151,8 @@ def refusal_of(command: Command, names: Names) -> Outcome | None:
 
 def _current(found: Found, entry: ScheduleRow, names: Names) -> Current:
     is_apart = found.part != TO_KAFKA or found.state in {"released", "missed"}
-    return Current(
-        id=found.id,
-        state=found.state,
-        content=found.content,
-        generation=found.generation,
-        n=found.n,
-        due=found.due,
-        accepted=found.accepted,
-        terms=effective_terms(found),
-        topic=names.destination(found.topic)[1],
-        message=found.message,
-        finished=found.at,
-        reason=found.reason,
-        leaving=found.flying,
-        in_flight=None if is_apart else entry.in_flight,
-    )
+    topic = names.destination(found.topic)[1]
+    return current_of(found, topic, leaving=found.flying, in_flight=None if is_apart else entry.in_flight)
 
 
 def new_id(arrival: int, add: Add) -> Add:

@@ -44,7 +44,7 @@ from tidings.timeline.postgres.pool import INTAKE_MAX, Pool, rows, turn
 from tidings.timeline.store_rules import is_remembered
 
 TRIES_MAX = 10
-RECEIPTS_MAX = INTAKE_MAX // 2  # at a time: each needs its own transaction, and other work needs connections too
+IDEMPOTENT_MAX = INTAKE_MAX // 2  # at a time: each needs its own transaction, and other work needs connections too
 
 _PLAIN = Lateness()
 _kind = attrgetter("tenant", "topic", "priority")
@@ -55,6 +55,7 @@ class Batch:
 
     def __init__(self, context: StoreContext, given: Sequence[Add], arrivals: Arrivals) -> None:
         self._context = context
+        self._reserved = arrivals
         numbers = [arrivals.take() for _ in given]
         adds = [new_id(number, add) if add.id is None else add for number, add in zip(numbers, given, strict=True)]
         self._adds = adds
@@ -69,6 +70,10 @@ class Batch:
         self._by_key = np.argsort(words[:, 0])
         self._order = np.lexsort((self._arrivals, self._dues, self._lanes))
 
+    @property
+    def size(self) -> int:
+        return len(self._adds)
+
     def dues_by_route(self) -> dict[int, int]:
         """The first due time on each route."""
         routes = self._routes
@@ -76,11 +81,28 @@ class Batch:
         np.minimum.at(firsts, routes, self._dues)  # routes to Kafka are negative: they index from the end
         return {int(route): int(firsts[route]) for route in np.unique(routes)}
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether its arrival numbers are still certain to be unique."""
+        return self._context.are_ours(self._reserved)
+
+    def give_back(self) -> None:
+        """Return the arrival numbers: nothing was stored."""
+        self._reserved.undo()
+        self._context.give_back(self._reserved)
+
+    async def announce(self) -> None:
+        """After the commit: update the due times of our own lanes."""
+        self._context.rows_added(self.dues_by_route())
+
     def outcomes(self) -> list[Outcome]:
         return [Outcome(add.id or "", "scheduled", add.due, note=add.note) for add in self._adds]
 
-    def columns(self) -> list[object]:
-        """The parameters of `tidings.schedule` after the time."""
+    def values(self, now: int) -> tuple[object, ...]:
+        """The parameters of `tidings.schedule`."""
+        return self._context.news(self.dues_by_route(), now), now, *self._columns()
+
+    def _columns(self) -> list[object]:
         streams, topics, parts = self._kinds.streams, self._kinds.topics, self._parts()
         by_key, order = self._by_key, self._order
         adds = [self._adds[index] for index in order]
@@ -183,92 +205,100 @@ class Intake:
         self._pool = pool
         self._context = context
         self._calendars = dates
-        self._receipts = asyncio.Semaphore(RECEIPTS_MAX)
+        self._idempotent = asyncio.Semaphore(IDEMPOTENT_MAX)
+        self.schedule_call = context.sql["schedule"].encode()  # for a `Batch`
 
     async def apply(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
+        self, commands: Sequence[Command], now: int, idempotency: IdempotencyKey | None, source: SourceBatch | None
     ) -> list[Outcome]:
         """Commit all commands in order in one transaction."""
-        all_made = await self._make_names(commands, now)
+        all_made = await self.make_names(commands, now)
         crash.point("intake.begun")
-        if all_made and receipt is None and source is None and are_new(commands):
+        if all_made and idempotency is None and source is None and are_new(commands):
             outcomes = await self._schedule(commands, now)
             if outcomes is not None:
                 return outcomes
-        if receipt is None:
-            return await self._retry(commands, now, receipt, source)
-        async with turn(self._receipts):
-            return await self._retry(commands, now, receipt, source)
+        if idempotency is None:
+            return await self._retry(commands, now, idempotency, source)
+        async with turn(self._idempotent):
+            return await self._retry(commands, now, idempotency, source)
 
     async def _retry(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
+        self, commands: Sequence[Command], now: int, idempotency: IdempotencyKey | None, source: SourceBatch | None
     ) -> list[Outcome]:
         """Run one transaction, again if it conflicts with another; the steps after the commit are done once."""
         for _ in range(TRIES_MAX):
             try:
-                run, outcomes = await self._transact(commands, now, receipt, source)
+                run, outcomes = await self._transact(commands, now, idempotency, source)
                 break
             except (IdTaken, Contended):
                 continue
         else:
-            run, outcomes = await self._transact(commands, now, receipt, source)
+            run, outcomes = await self._transact(commands, now, idempotency, source)
         if run is not None:
             crash.point("intake.committed")
             await run.announce()
         return outcomes
 
-    async def _make_names(self, commands: Sequence[Command], now: int) -> bool:
+    async def make_names(self, commands: Sequence[Command], now: int) -> bool:
         """Create new tenants, topics and time zones in transactions of their own; False if not all can be created."""
         await self._calendars.keep_zones(commands, now)
         adds = (command.add if isinstance(command, Replace) else command for command in commands)
         wanted = {(add.tenant, add.topic): None for add in adds if isinstance(add, Add)}
-        storable = [place for place in wanted if all(map(is_storable, place))]
+        storable = [names for names in wanted if all(map(is_storable, names))]
         refused = await self._context.names.make_all(storable)
         return not refused and len(storable) == len(wanted)
 
     async def _schedule(self, adds: "Sequence[Command]", now: int) -> list[Outcome] | None:
         """Add new one-shots in one round trip; None, and nothing is done, if an id is known."""
-        arrivals = await self._context.arrivals(len(adds))
-        batch = Batch(self._context, [add for add in adds if isinstance(add, Add)], arrivals)
-        notification = self._context.news(batch.dues_by_route(), now)
+        batch = await self.batch(adds)
+        values = batch.values(now)
         async with self._pool.connection() as connection:
-            if not self._context.are_ours(arrivals):
+            if not batch.is_ours:
                 return None
             try:
-                await rows(connection, self._context.sql["schedule"], (notification, now, *batch.columns()))
+                await rows(connection, self._context.sql["schedule"], values)
             except psycopg.errors.UniqueViolation:
-                arrivals.undo()
-                self._context.give_back(arrivals)
+                batch.give_back()
                 return None
         crash.point("intake.committed")
-        self._context.rows_added(batch.dues_by_route())
+        await batch.announce()
         return batch.outcomes()
 
+    async def batch(self, adds: "Sequence[Command]") -> Batch:
+        """New one-shots, with arrival numbers."""
+        arrivals = await self._context.arrivals(len(adds))
+        return Batch(self._context, [add for add in adds if isinstance(add, Add)], arrivals)
+
+    def run(self, connection: Connection, now: int) -> "Run":
+        """Commands inside the caller's transaction."""
+        return Run(self._context, self._calendars, connection, now)
+
     async def _transact(
-        self, commands: Sequence[Command], now: int, receipt: IdempotencyKey | None, source: SourceBatch | None
+        self, commands: Sequence[Command], now: int, idempotency: IdempotencyKey | None, source: SourceBatch | None
     ) -> tuple["Run | None", list[Outcome]]:
         """One transaction: the run and its outcomes, or None and the stored outcomes for a known idempotency key."""
         async with self._pool.transaction() as connection:
             if source is not None:
                 await self._advance_positions(connection, source.parts)
-            if receipt is not None and not await self._claim(connection, receipt, now):
-                return None, await self._kept(connection, receipt, now)
-            run = Run(self._context, self._calendars, connection, now)
+            if idempotency is not None and not await self._claim(connection, idempotency, now):
+                return None, await self._kept(connection, idempotency, now)
+            run = self.run(connection, now)
             outcomes = await run.commands(commands)
             if source is not None:
                 following = source.on_outcomes(outcomes)
-                await self._make_names(following, now)
+                await self.make_names(following, now)
                 await run.commands(following)
             await run.save()
-            if receipt is not None:
-                await self._keep(connection, receipt, outcomes)
+            if idempotency is not None:
+                await self._keep(connection, idempotency, outcomes)
             crash.point("intake.written")
         return run, outcomes
 
     async def inside(self, connection: Connection, commands: Sequence[Command], now: int) -> "Run":
         """Apply commands inside the caller's transaction; the caller calls `announce` after the commit."""
-        run = Run(self._context, self._calendars, connection, now)
-        await self._make_names(commands, now)
+        run = self.run(connection, now)
+        await self.make_names(commands, now)
         await run.commands(commands)
         await run.save()
         return run
@@ -285,7 +315,7 @@ class Intake:
     async def _revise(self, cursor: str | None, limit: int, revise: Revise, cause: str, now: int) -> Slice:
         async with self._pool.transaction() as connection:
             seen = await self._calendars.after(connection, cursor, limit)
-            run = Run(self._context, self._calendars, connection, now)
+            run = self.run(connection, now)
             days = await self._calendars.days_now(connection, seen)
             moved = await run.revise(Revision(revise, days, cause, now), seen)
             await run.save()
@@ -295,36 +325,38 @@ class Intake:
     async def _advance_positions(self, connection: Connection, parts: Sequence[SourcePosition]) -> None:
         """Advance the positions of request topics; `Moved` if one is unexpected."""
         inside = self._context.inside
-        places = (
+        partitions = (
             database.texts([part.topic.encode() for part in parts]),
             database.int4s([part.partition for part in parts]),
         )
-        await rows(connection, inside(_BEGIN), places)
-        stored = {(topic, partition): at for topic, partition, at in await rows(connection, inside(_TAKE), places)}
+        await rows(connection, inside(_BEGIN), partitions)
+        stored = {(topic, partition): at for topic, partition, at in await rows(connection, inside(_TAKE), partitions)}
         for part in parts:
             if (found := stored[part.topic, part.partition]) != part.expected:
                 raise errors.Moved(f"{part.topic}/{part.partition} is at position {found}, not at {part.expected}")
-        await rows(connection, inside(_MOVE), (*places, database.int8s([part.next for part in parts])))
+        await rows(connection, inside(_MOVE), (*partitions, database.int8s([part.next for part in parts])))
 
-    async def _claim(self, connection: Connection, receipt: IdempotencyKey, now: int) -> bool:
+    async def _claim(self, connection: Connection, idempotency: IdempotencyKey, now: int) -> bool:
         """Claim an idempotency key; False if it is known. A concurrent request with the same key waits for us."""
-        since = now - self._context.options.receipt_retention_us
-        claim = (receipt.tenant, receipt.key, receipt.body, now, since)
+        since = now - self._context.options.idempotency_retention_us
+        claim = (idempotency.tenant, idempotency.key, idempotency.body, now, since)
         return bool(await rows(connection, self._context.inside(_CLAIM), claim))
 
-    async def _keep(self, connection: Connection, receipt: IdempotencyKey, outcomes: list[Outcome]) -> None:
+    async def _keep(self, connection: Connection, idempotency: IdempotencyKey, outcomes: list[Outcome]) -> None:
         """Store the outcomes for an idempotency key that is claimed, or give the key up."""
-        place = receipt.tenant, receipt.key
+        key = idempotency.tenant, idempotency.key
         if is_remembered(outcomes):
-            await rows(connection, self._context.inside(_KEEP), (_encode_outcomes(outcomes), *place))
+            await rows(connection, self._context.inside(_KEEP), (_encode_outcomes(outcomes), *key))
         else:
-            await rows(connection, self._context.inside(_GIVE_UP), place)
+            await rows(connection, self._context.inside(_GIVE_UP), key)
 
-    async def _kept(self, connection: Connection, receipt: IdempotencyKey, now: int) -> list[Outcome]:
+    async def _kept(self, connection: Connection, idempotency: IdempotencyKey, now: int) -> list[Outcome]:
         """The outcomes stored for an idempotency key."""
-        since = now - self._context.options.receipt_retention_us
-        ((body, outcomes),) = await rows(connection, self._context.inside(_KEPT), (receipt.tenant, receipt.key, since))
-        if body != receipt.body:
+        since = now - self._context.options.idempotency_retention_us
+        ((body, outcomes),) = await rows(
+            connection, self._context.inside(_KEPT), (idempotency.tenant, idempotency.key, since)
+        )
+        if body != idempotency.body:
             raise KeyReused
         return _decode_outcomes(outcomes)
 
@@ -382,13 +414,13 @@ class Run:
                 asked[entry.lane, name, context.names.tenants.get(tenant, -1)] = entry
         if not asked:
             return
-        places = database.int2s([lane for lane, _, _ in asked]), database.texts([name.encode() for _, name, _ in asked])
-        leaving: dict[tuple[int, str, int], list[tuple[int, int]]] = {place: [] for place in asked}
-        for lane, name, tenant, offset, *number, held in await rows(self._connection, context.sql["in_flight"], places):
+        ids = database.int2s([lane for lane, _, _ in asked]), database.texts([name.encode() for _, name, _ in asked])
+        leaving: dict[tuple[int, str, int], list[tuple[int, int]]] = {schedule: [] for schedule in asked}
+        for lane, name, tenant, offset, *number, held in await rows(self._connection, context.sql["in_flight"], ids):
             if (lane, name, tenant) in leaving and (held or offset >= context.next_due.arrived(lane)):
                 leaving[lane, name, tenant].append((number[0], number[1]))
-        for place, entry in asked.items():
-            entry.in_flight = latest_in_flight(leaving[place])
+        for schedule, entry in asked.items():
+            entry.in_flight = latest_in_flight(leaving[schedule])
 
     async def revise(self, revision: Revision, seen: Sequence[tuple[str, Found]]) -> list[Moved]:
         """Change the recurring schedules that a revision affects; returns the moves."""

@@ -8,17 +8,19 @@ import msgspec
 
 from tidings.domain.changes import next_occurrence
 from tidings.domain.schedules.command import FINISHED, Priority, State
-from tidings.domain.schedules.lateness import Lateness, MissedReason, bounded_by
-from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, encode_state, single
+from tidings.domain.schedules.lateness import MissedReason
+from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state, encode_state
 from tidings.domain.schedules.schedule import Event, Schedule
 from tidings.domain.schedules.when import Once
 from tidings.timeline.postgres import database
 from tidings.timeline.postgres.database import Connection, Contended
 from tidings.timeline.postgres.names import PRIORITIES, SLOTS, TO_KAFKA, Names
 from tidings.timeline.postgres.pool import Row, rows
+from tidings.timeline.store_rules import lateness_of
 
 Table = Literal["timeline", "standing", "finished"]
-Place = tuple[int, int, int, int]
+Lock = Literal["lock", "lock_free", "registered"]  # the query of the registry: `registered` takes no locks
+TimelineKey = tuple[int, int, int, int]  # lane, slot, due time, arrival
 
 STATES: tuple[State, ...] = ("released", "missed", "cancelled", "ended")
 REASONS = ("", *get_args(MissedReason))  # rows store the index, so reasons are only ever appended
@@ -59,6 +61,10 @@ class Found(msgspec.Struct, gc=False):
     flying: bool = False
     held: str | None = None
 
+    @property
+    def last_moment(self) -> int | None:
+        return self.deadline
+
 
 def key_of(tenant: str, schedule_id: str) -> bytes:
     """The key of an id; `tidings.key` computes the same in SQL."""
@@ -70,8 +76,8 @@ def slot_of(stream: int) -> int:
     return stream % SLOTS
 
 
-def place_of(found: Found | None) -> Place | None:
-    """The place of a schedule on the timeline, (lane, slot, due time, arrival); None if it has no row there."""
+def timeline_key(found: Found | None) -> TimelineKey | None:
+    """The key of a schedule's row on the timeline; None if it has no row there."""
     if found is None or found.table == "finished" or found.state == "paused":
         return None
     return found.lane, slot_of(found.stream), found.due, found.arrival
@@ -97,7 +103,7 @@ def present(names: Names, found: Found, now: int | None = None) -> Schedule:
         priority=Priority(found.stream % PRIORITIES),
         occurrence=upcoming.number,
         when=found.terms.when if found.terms else None if found.table == "finished" else Once(found.due),
-        lateness=found.terms.lateness if found.terms else lateness_of(found),
+        lateness=lateness_of(found),
         labels=found.labels,
         message=found.message,
         finished=found.at,
@@ -105,20 +111,8 @@ def present(names: Names, found: Found, now: int | None = None) -> Schedule:
         partition=found.part if on_log else None,
         offset=found.position if on_log else None,
         tzdata=None if found.terms is None else found.terms.tzdata,
+        jitter_window_us=0 if found.terms is None else found.terms.jitter_window_us,
     )
-
-
-def lateness_of(found: Found) -> Lateness | None:
-    """The lateness policy behind the deadline of a one-shot; None if it is finished."""
-    if found.table == "finished":
-        return None
-    return Lateness() if found.deadline is None else bounded_by(found.deadline - found.due, found.reason)
-
-
-def effective_terms(found: Found) -> RecurrenceState | None:
-    """The terms of a schedule; a one-shot stores none, so they are derived. None if it is finished."""
-    lateness = lateness_of(found)
-    return single(found.due, lateness) if found.terms is None and lateness is not None else found.terms
 
 
 class IdTaken(Exception):
@@ -157,9 +151,7 @@ class ScheduleRow:
 class Loader:
     """Reads schedules by key, with or without locks."""
 
-    def __init__(
-        self, connection: Connection, queries: dict[str, str], lanes: int, lock: Literal["lock", "lock_free", "places"]
-    ) -> None:
+    def __init__(self, connection: Connection, queries: dict[str, str], lanes: int, lock: Lock) -> None:
         self._connection = connection
         self._queries = queries
         self._lanes = lanes
@@ -177,23 +169,23 @@ class Loader:
 
     async def _search(self, entries: dict[bytes, ScheduleRow], keys: list[bytes]) -> list[bytes]:
         """Read the schedules of some keys; returns the keys whose schedules moved between tables meanwhile."""
-        places: dict[tuple[int, int], ScheduleRow] = {}
+        wanted: dict[tuple[int, int], ScheduleRow] = {}
         for key, due, arrival, stream in await self._rows(self._lock, database.uuids(sorted(keys))):
             entry = entries[key]
             entry.known = (due, arrival, stream)
-            places[stream, arrival] = entry
-        for look in (self._timeline, self._standing, self._finished):
-            if not places:
+            wanted[stream, arrival] = entry
+        for look in (self._timeline, self._recurring, self._finished):
+            if not wanted:
                 return []
-            for found in await look([entry for entry in places.values() if entry.known is not None]):
-                entry = places.pop((found.stream, found.arrival))
+            for found in await look([entry for entry in wanted.values() if entry.known is not None]):
+                entry = wanted.pop((found.stream, found.arrival))
                 entry.before = entry.now = found
-        return [entry.key for entry in places.values()]
+        return [entry.key for entry in wanted.values()]
 
     async def _timeline(self, entries: list[ScheduleRow]) -> list[Found]:
         known = [(entry.lane, *entry.known) for entry in entries if entry.known is not None]
         answer = await self._rows(
-            "timeline_seen" if self._lock == "places" else "timeline",
+            "timeline_seen" if self._lock == "registered" else "timeline",
             database.int2s([lane for lane, *_ in known]),
             database.int2s([slot_of(stream) for *_, stream in known]),
             database.int8s([due for _, due, _, _ in known]),
@@ -201,9 +193,9 @@ class Loader:
         )
         return [timeline_row(row) for row in answer]
 
-    async def _standing(self, entries: list[ScheduleRow]) -> list[Found]:
+    async def _recurring(self, entries: list[ScheduleRow]) -> list[Found]:
         arrivals = [entry.known[1] for entry in entries if entry.known is not None]
-        return [standing_row(row) for row in await self._rows("standing", database.int8s(arrivals))]
+        return [recurring_row(row) for row in await self._rows("recurring", database.int8s(arrivals))]
 
     async def _finished(self, entries: list[ScheduleRow]) -> list[Found]:
         known = [entry.known for entry in entries if entry.known is not None]
@@ -227,7 +219,7 @@ def timeline_row(row: Row) -> Found:
     return found
 
 
-def standing_row(row: Row) -> Found:
+def recurring_row(row: Row) -> Found:
     """A recurring or paused schedule."""
     found = Found("standing", *row[:HEAD])
     found.message, found.state, found.fires, found.released, terms = row[HEAD:]
@@ -256,7 +248,7 @@ class Saver:
         changed = [entry for entry in entries if entry.now is not None and entry.now is not entry.before]
         await self._register(changed)
         await self._unfire(entries)
-        gone = [place for entry in changed if (place := place_of(entry.before)) is not None]
+        gone = [key for entry in changed if (key := timeline_key(entry.before)) is not None]
         if gone:
             await self.leave(gone)
         before = [entry.before for entry in changed if entry.before is not None]
@@ -264,12 +256,12 @@ class Saver:
         stay = {found.arrival for found in now if found.table == "standing"}
         over = [found.arrival for found in before if found.table == "standing" and found.arrival not in stay]
         if over:
-            await self._run("drop_standing", database.int8s(over))
+            await self._run("drop_recurring", database.int8s(over))
         await self._forget([found for found in before if found.table == "finished"])
         await self.write_recurring([found for found in now if found.table == "standing"])
         await self.finish([found for found in now if found.table == "finished"])
         fired = [(entry, extra) for entry in entries for extra in entry.fired]
-        waiting = [_waiting(found) for found in now if place_of(found) is not None]
+        waiting = [_waiting(found) for found in now if timeline_key(found) is not None]
         await self.wait([*waiting, *(extra for _, extra in fired)])
         if fired:
             schedules = [entry.now.arrival for entry, _ in fired if entry.now is not None]
@@ -278,15 +270,15 @@ class Saver:
         await self.note([(entry.key, note) for entry in entries for note in entry.notes])
 
     async def _register(self, entries: list[ScheduleRow]) -> None:
-        """Write the places of ids; an id without a schedule keeps its old place."""
+        """Write the registry; an id without a schedule keeps its entry."""
         new = sorted((e for e in entries if e.known is None and e.now is not None), key=lambda entry: entry.key)
         if new:
-            added = await self._run("register", *_places(new))
+            added = await self._run("register", *_registry_columns(new))
             if len(added) < len(new):
                 raise IdTaken
         moved = [entry for entry in entries if entry.known is not None and _moved(entry)]
         if moved:
-            await self._run("move", *_places(moved))
+            await self._run("move", *_registry_columns(moved))
 
     async def _unfire(self, entries: Sequence[ScheduleRow]) -> None:
         schedules = {arrival: found for entry in entries for arrival, found in entry.unfired.items()}
@@ -294,12 +286,12 @@ class Saver:
             fired = await self._run("drop_fired", database.int8s(list(schedules)))
             if fired:
                 homes = [schedules[schedule] for schedule, _, _ in fired]
-                places = zip(homes, fired, strict=True)
-                await self.leave([(h.lane, slot_of(h.stream), due, arrival) for h, (_, due, arrival) in places])
+                pairs = zip(homes, fired, strict=True)
+                await self.leave([(h.lane, slot_of(h.stream), due, arrival) for h, (_, due, arrival) in pairs])
 
-    async def leave(self, places: Sequence[tuple[int, int, int, int]]) -> None:
+    async def leave(self, keys: Sequence[TimelineKey]) -> None:
         """Take rows off the timeline."""
-        lanes, slots, dues, arrivals = zip(*places, strict=True)
+        lanes, slots, dues, arrivals = zip(*keys, strict=True)
         await self._run(
             "leave", database.int2s(lanes), database.int2s(slots), database.int8s(dues), database.int8s(arrivals)
         )
@@ -394,7 +386,7 @@ class Saver:
         return await rows(self._connection, self._queries[name], values)
 
 
-def _places(entries: list[ScheduleRow]) -> tuple[Any, ...]:
+def _registry_columns(entries: list[ScheduleRow]) -> tuple[Any, ...]:
     found = [entry.now for entry in entries if entry.now is not None]
     return (
         database.uuids([entry.key for entry in entries]),

@@ -19,5 +19,5 @@ FROM (
 ) l ORDER BY l.lane;
 
 -- name: readers
--- The nodes that are alive, with their roles.
-SELECT node, roles FROM tidings.node WHERE tidings.runs(until, lease, tidings.now()) ORDER BY node;
+-- The nodes that are alive, with their reports: roles and channels decide who reads which partitions.
+SELECT node, report FROM tidings.node WHERE tidings.runs(until, lease, tidings.now()) ORDER BY node;

@@ -16,8 +16,10 @@ BEGIN
     FOR name IN
         SELECT tablename FROM pg_tables
         WHERE schemaname = 'tidings' AND tablename NOT IN ('lane', 'copier', 'moved', 'meta')
-        ORDER BY array_position(ARRAY['node', 'source', 'receipt', 'registry', 'timeline', 'standing', 'log', 'outbox',
-            'held', 'finished', 'api_key', 'document'], tablename::text), tablename
+        ORDER BY array_position(ARRAY['node', 'source', 'receipt', 'app_user', 'notification', 'delivery', 'suppression',
+            'dedupe_key', 'template', 'template_version', 'inbox', 'provider_message', 'rate_limit', 'circuit_breaker',
+            'registry', 'timeline', 'standing', 'log', 'outbox', 'held', 'finished', 'api_key'],
+            tablename::text), tablename
     LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS has_moved ON tidings.%I', name);
         IF up THEN

@@ -62,7 +62,7 @@ END
 $$;
 
 -- Choose the next batch where several slots, or what is fresh and what is overdue, have rows: the places of its rows,
--- and of those that belong to standing schedules (slot, due, arrival). All that is due if the batch holds it and the
+-- and of those that belong to recurring schedules (slot, due, arrival). All that is due if the batch holds it and the
 -- outbox is not narrow, in fair shares otherwise.
 CREATE OR REPLACE FUNCTION tidings.choose(
     lane_ smallint, at bigint, rows_max int, low bigint, kafka_low bigint, room int, room_bytes bigint,
@@ -178,8 +178,9 @@ BEGIN
         WHERE p.position IS NOT NULL AND t.part >= 0;
     END IF;
     IF handed THEN
-        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message)
-        SELECT p.position, t.due, at, t.topic, t.generation, t.n, t.lane, true, t.id, t.message
+        INSERT INTO tidings.outbox ("offset", due, released, topic, generation, n, lane, final, id, message, expires)
+        SELECT p.position, t.due, at, t.topic, t.generation, t.n, t.lane, true, t.id, t.message,
+            CASE t.reason WHEN 1 THEN t.deadline END
         FROM unnest(places, positions) AS p(place, position) JOIN tidings.timeline t ON t.ctid = p.place
         WHERE p.position IS NOT NULL AND t.part < 0;
     END IF;

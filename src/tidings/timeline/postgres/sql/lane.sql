@@ -10,7 +10,7 @@ SELECT 1 FROM tidings.lane WHERE lane = %s AND token = %s;
 
 -- name: outgoing
 -- Records of an outbox in order, without those that are held back, up to a size; at least one.
-SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
+SELECT "offset", topic, id, generation, n, due, released, message, final, expires FROM (
     SELECT o.*, sum(octet_length(message)) OVER (ORDER BY "offset") - octet_length(message) AS before FROM (
         SELECT * FROM tidings.outbox o WHERE lane = %s AND "offset" >= %s
           AND NOT EXISTS (SELECT 1 FROM tidings.held h WHERE h.lane = o.lane AND h."offset" = o."offset")
@@ -30,7 +30,7 @@ SELECT DISTINCT t.name FROM each e JOIN tidings.topic t ON t.topic = e.topic;
 
 -- name: held
 -- Records of a topic that are held back, of all tenants, up to a size; at least one.
-SELECT "offset", topic, id, generation, n, due, released, message, final FROM (
+SELECT "offset", topic, id, generation, n, due, released, message, final, expires FROM (
     SELECT o.*, sum(octet_length(message)) OVER (ORDER BY "offset") - octet_length(message) AS before FROM (
         SELECT o.* FROM tidings.topic t
         CROSS JOIN LATERAL (
@@ -75,9 +75,17 @@ WITH freed AS (DELETE FROM tidings.held WHERE lane = %s AND "offset" = ANY (%s) 
 DELETE FROM tidings.outbox o USING freed f WHERE o.lane = f.lane AND o."offset" = f."offset";
 
 -- name: miss
--- Count the record at an offset of the outbox as missed.
+-- Count the records at some offsets of the outbox as missed.
 UPDATE tidings.finished SET state = 1, reason = %s, at = %s, position = NULL
-WHERE lane = %s AND position = %s AND part < 0;
+WHERE lane = %s AND position = ANY (%s) AND part < 0;
+
+-- name: expired
+-- Delete records that are not held back.
+DELETE FROM tidings.outbox o WHERE o.lane = %s AND o."offset" = ANY (%s);
+
+-- name: left
+-- Store when records left that had waited in the outbox.
+UPDATE tidings.finished SET at = %s WHERE lane = %s AND position = ANY (%s) AND part < 0;
 
 -- name: advance
 -- Advance the ends of partitions; returns the old ends. Subscribers of these topics are notified.

@@ -66,6 +66,35 @@ SELECT at, event, occurrence, due, reason, count FROM (
     SELECT * FROM tidings.history WHERE key = %s::uuid ORDER BY entry DESC LIMIT 100
 ) AS latest ORDER BY entry;
 
+-- name: trace_notification
+-- The row of a notification.
+SELECT id, body, version, until, 0 FROM tidings.notification
+WHERE tenant = %s AND id = %s AND (until IS NULL OR until > %s);
+
+-- name: trace_timeline
+-- A pending one-shot by its id; its lane and the number of slots are given.
+SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
+    t.labels, t.message, t.deadline, t.reason
+FROM tidings.registry r
+JOIN tidings.timeline t ON t.lane = %s AND t.slot = mod(r.stream, %s)::int2 AND t.due = r.due AND t.arrival = r.arrival
+WHERE r.key = %s::uuid AND t.n > 0;
+
+-- name: trace_recurring
+-- A recurring or paused schedule by its id.
+SELECT s.arrival, s.due, s.lane, s.stream, s.topic, s.part, s.generation, s.n, s.accepted, uuid_send(s.content), s.id,
+    s.labels, s.message, s.state, s.fires, s.released, s.terms
+FROM tidings.registry r JOIN tidings.standing s ON s.arrival = r.arrival WHERE r.key = %s::uuid;
+
+-- name: trace_finished
+-- A finished schedule by its id, and whether it is on its way to Kafka.
+SELECT f.arrival, f.due, f.lane, f.stream, f.topic, f.part, f.generation, f.n, f.accepted, uuid_send(f.content), f.id,
+    f.labels, f.state, f.reason, f.at, f.position, f.position >= l.outbox_first, h.reason
+FROM tidings.registry r
+JOIN tidings.finished f ON f.stream = r.stream AND f.due = r.due AND f.arrival = r.arrival
+LEFT JOIN tidings.lane l ON f.part < 0 AND l.lane = f.lane
+LEFT JOIN tidings.held h ON f.part < 0 AND h.lane = f.lane AND h."offset" = f.position
+WHERE r.key = %s::uuid;
+
 -- name: pending
 -- How many schedules are pending, counted up to a limit, beyond it estimated from statistics.
 SELECT counted.rows - (SELECT count(*) FROM tidings.fired), (

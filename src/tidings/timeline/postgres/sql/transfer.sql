@@ -25,11 +25,6 @@ WHERE (tenant, name) > (%s, %s) AND NOT dropped ORDER BY tenant, name;
 SELECT name, digest, version, content, octet_length(content) AS size FROM tidings.zone
 WHERE (name, digest) > (%s, %s) ORDER BY name, digest;
 
--- name: documents
--- Documents of notifications.
-SELECT key, tenant, kind, name, body, version, tags, "order", until, octet_length(body) AS size FROM tidings.document
-WHERE key > %s::uuid ORDER BY key;
-
 -- name: one_shots
 -- Pending one-shots.
 SELECT lane, slot, due, arrival, arrival AS arrival_, due AS due_, lane AS lane_, stream, topic, part, generation, n,
@@ -58,10 +53,16 @@ SELECT uuid_send(key), at, event, occurrence, due, reason, count FROM tidings.hi
 WHERE key = ANY (%s) ORDER BY key, entry;
 
 -- name: counts
--- Totals: positions, keys, answers, documents, paused, finished, pending.
+-- Totals: positions, keys, answers, paused, finished, pending, rows of notifications.
 SELECT (SELECT count(*) FROM tidings.source), (SELECT count(*) FROM tidings.api_key), (SELECT count(*) FROM tidings.receipt),
-    (SELECT count(*) FROM tidings.document), (SELECT count(*) FROM tidings.standing WHERE state = 'paused'),
-    (SELECT count(*) FROM tidings.finished), (SELECT count(*) FROM tidings.timeline WHERE n >= 0);
+    (SELECT count(*) FROM tidings.standing WHERE state = 'paused'),
+    (SELECT count(*) FROM tidings.finished), (SELECT count(*) FROM tidings.timeline WHERE n >= 0),
+    (SELECT count(*) FROM tidings.app_user) + (SELECT count(*) FROM tidings.notification)
+    + (SELECT count(*) FROM tidings.delivery) + (SELECT count(*) FROM tidings.suppression)
+    + (SELECT count(*) FROM tidings.dedupe_key) + (SELECT count(*) FROM tidings.template)
+    + (SELECT count(*) FROM tidings.template_version) + (SELECT count(*) FROM tidings.inbox)
+    + (SELECT count(*) FROM tidings.provider_message) + (SELECT count(*) FROM tidings.rate_limit)
+    + (SELECT count(*) FROM tidings.circuit_breaker);
 
 -- name: pending_terms
 -- The terms of pending schedules with a rule, to tell recurring ones from one-shots.
@@ -91,7 +92,7 @@ GROUP BY 1, 2, 3 HAVING sum(p.next - greatest(p.first, coalesce(c.next, p.first)
 SELECT last_value FROM tidings.arrival_block;
 
 -- name: acquire
--- Take every lane that nobody owns, and renew those that we own. We are not a node, so we never give back a share.
+-- Take every lane without an owner, and renew those that we own. We are not a node, so we never give back a share.
 -- If the store has moved, take all lanes at once: another owner can only be another copy, and the target lets only one
 -- of them continue.
 WITH us AS (

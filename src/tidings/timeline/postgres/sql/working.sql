@@ -8,12 +8,12 @@ SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = AN
 -- The same, without ids that another transaction has locked.
 SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s) ORDER BY key FOR UPDATE SKIP LOCKED;
 
--- name: places
--- The places of ids, for readers.
+-- name: registered
+-- The registry entries of ids, for readers: no locks.
 SELECT uuid_send(key), due, arrival, stream FROM tidings.registry WHERE key = ANY (%s);
 
 -- name: timeline
--- Pending one-shots by their places; waits for a release that has locked one of them.
+-- Pending one-shots by their keys; waits for a release that has locked one of them.
 SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
     t.labels, t.message, t.deadline, t.reason
 FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
@@ -29,14 +29,14 @@ FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)
 JOIN tidings.timeline t ON t.lane = p.lane AND t.slot = p.slot AND t.due = p.due AND t.arrival = p.arrival
 WHERE t.n > 0;
 
--- name: standing
+-- name: recurring
 -- Recurring and paused schedules by arrival.
 SELECT arrival, due, lane, stream, topic, part, generation, n, accepted, uuid_send(content), id, labels, message, state,
     fires, released, terms
 FROM tidings.standing WHERE arrival = ANY (%s);
 
 -- name: finished
--- Finished schedules by their places, and whether they are on their way to Kafka.
+-- Finished schedules by their keys, and whether they are on their way to Kafka.
 SELECT f.arrival, f.due, f.lane, f.stream, f.topic, f.part, f.generation, f.n, f.accepted, uuid_send(f.content), f.id,
     f.labels, f.state, f.reason, f.at, f.position, f.position >= l.outbox_first, h.reason
 FROM unnest(%s, %s, %s) AS p(stream, due, arrival)
@@ -60,7 +60,7 @@ INSERT INTO tidings.registry (key, due, arrival, stream)
 SELECT * FROM unnest(%s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1;
 
 -- name: move
--- Update the places of ids.
+-- Update the registry entries of ids.
 UPDATE tidings.registry r SET due = p.due, arrival = p.arrival, stream = p.stream
 FROM unnest(%s, %s, %s, %s) AS p(key, due, arrival, stream) WHERE r.key = p.key;
 
@@ -76,7 +76,7 @@ INSERT INTO tidings.timeline (due, arrival, accepted, content, stream, topic, ge
     message, deadline, labels)
 SELECT * FROM unnest(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
--- name: drop_standing
+-- name: drop_recurring
 -- Delete recurring or paused schedules.
 DELETE FROM tidings.standing WHERE arrival = ANY (%s);
 
@@ -121,7 +121,7 @@ INSERT INTO tidings.fired (schedule, due, arrival) SELECT * FROM unnest(%s, %s, 
 DELETE FROM tidings.fired WHERE schedule = ANY (%s) RETURNING schedule, due, arrival;
 
 -- name: extras
--- Rows of recurring schedules on the timeline by their places: pointers, and records fired by hand.
+-- Rows of recurring schedules on the timeline by their keys: pointers, and records fired by hand.
 SELECT t.arrival, t.due, t.lane, t.stream, t.topic, t.part, t.generation, t.n, t.accepted, uuid_send(t.content), t.id,
     t.labels, t.message, t.deadline, t.reason
 FROM unnest(%s, %s, %s, %s) AS p(lane, slot, due, arrival)

@@ -9,8 +9,8 @@ class Lookahead:
 
     def __init__(self, on_kafka: Container[int]) -> None:
         self._on_kafka = on_kafka
-        self._log = NextDue()
-        self._kafka = NextDue()
+        self.log = NextDue()
+        self.kafka = NextDue()
         self._kafka_first = False
 
     def offer(self, stream: int, due: int) -> None:
@@ -21,31 +21,29 @@ class Lookahead:
         """Set the due time of the first row of a stream; None: it has none."""
         self._bus_of(stream).set(stream, due)
 
-    def first(self) -> tuple[int | None, int | None]:
-        """The next due time, for the log and for Kafka."""
-        return self._log.first(), self._kafka.first()
-
     def take(self, now: int, streams_max: int, kafka_max: int) -> dict[int, int]:
         """The next streams to release, half of them for each bus while both have enough; the buses alternate."""
         half = (streams_max + 1) // 2
         self._kafka_first = not self._kafka_first
-        taken = self._kafka.take(now, min(half, kafka_max)) if self._kafka_first else {}
+        taken = self.kafka.take(now, min(half, kafka_max)) if self._kafka_first else {}
         of_kafka = len(taken)
-        taken |= self._log.take(now, streams_max - of_kafka if self._kafka_first else half)
-        taken |= self._kafka.take(now, min(streams_max - len(taken), kafka_max - of_kafka))
-        return taken | self._log.take(now, streams_max - len(taken))
+        taken |= self.log.take(now, streams_max - of_kafka if self._kafka_first else half)
+        taken |= self.kafka.take(now, min(streams_max - len(taken), kafka_max - of_kafka))
+        return taken | self.log.take(now, streams_max - len(taken))
 
     def _bus_of(self, stream: int) -> "NextDue":
-        return self._kafka if stream in self._on_kafka else self._log
+        return self.kafka if stream in self._on_kafka else self.log
 
 
 class NextDue:
     """The earliest due time of every stream of one bus: one entry for each stream, however many rows it has.
 
-    Streams that are due take turns: a stream that was taken goes to the end of the queue.
+    Streams that are due take turns: a stream that was taken goes to the end of the queue. `first` is the next due time;
+    0 while due streams wait for their turn, or if the clock went back (`take` finds out).
     """
 
     def __init__(self) -> None:
+        self.first: int | None = None
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         self._queue: dict[int, None] = {}
@@ -64,20 +62,14 @@ class NextDue:
         if due is None:
             del self._due[stream]
             self._queue.pop(stream, None)
-            return
-        self._due[stream] = due
-        if due <= self._now:
-            self._queue.setdefault(stream)
         else:
-            self._queue.pop(stream, None)
-            heapq.heappush(self._heap, (due, stream))
-
-    def first(self) -> int | None:
-        """The next due time; 0 while due streams wait for their turn, or if the clock went back (`take` finds out)."""
-        if self._queue:
-            return 0
-        self._forget_stale()
-        return self._heap[0][0] if self._heap else None
+            self._due[stream] = due
+            if due <= self._now:
+                self._queue.setdefault(stream)
+            else:
+                self._queue.pop(stream, None)
+                heapq.heappush(self._heap, (due, stream))
+        self._find_first()
 
     def take(self, now: int, streams_max: int) -> dict[int, int]:
         """The next streams to release, each with its first due time; `set` must be called for each afterwards."""
@@ -96,7 +88,12 @@ class NextDue:
                 taken[stream] = due
             else:  # the clock went back, or the row was removed
                 self.set(stream, due)
+        self._find_first()
         return taken
+
+    def _find_first(self) -> None:
+        self._forget_stale()
+        self.first = 0 if self._queue else self._heap[0][0] if self._heap else None
 
     def _forget_stale(self) -> None:
         """Drop outdated entries from the top of the heap."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tidings.domain.schedules.command import CONTENT_BYTES
 from tidings.timeline.sqlite.database import queries
+from tidings.timeline.sqlite.pending.next_due import Lookahead
 
 ARRIVAL_BITS = 41
 ARRIVAL_MASK = (1 << ARRIVAL_BITS) - 1
@@ -32,6 +33,7 @@ _GROUP = 10_000  # numbers are formatted four digits at a time
 _DIGITS = np.frombuffer(b"".join(b"%04d" % number for number in range(_GROUP)), dtype=np.uint32)
 
 SQL = queries("far")
+_INSERT_NEAR = queries("rows")["insert_near"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -180,6 +182,23 @@ def _cuts(buckets: npt.NDArray[np.int64], heads: Heads) -> Iterator[tuple[int, i
         yield first, end
 
 
+class NearTable:
+    """Writes the rows that are due soon, in `near`, inside the writer's transactions."""
+
+    def __init__(self, connection: apsw.Connection, lookahead: Lookahead) -> None:
+        self._connection = connection
+        self._lookahead = lookahead
+
+    def insert(self, rows: Rows) -> None:
+        """Insert a batch of rows, and offer their due times to the lookahead."""
+        if not len(rows):
+            return
+        self._connection.execute(_INSERT_NEAR, (apsw.carray(tuple(rows.for_near())),))
+        streams = rows.heads["stream"]
+        for stream in set(streams.tolist()):
+            self._lookahead.offer(stream, int(rows.heads["due"][streams == stream].min()))
+
+
 class FarTable:
     """Writes the rows that are due later, in `far` and `parcel`, inside the writer's transactions."""
 
@@ -221,11 +240,6 @@ class FarTable:
             self._connection.execute(SQL["update_parcel"], (key, rows.heads.tobytes(), b"".join(rows.bodies)))
         else:
             self._connection.execute(SQL["delete_parcel"], (key,))
-
-    def first(self) -> int | None:
-        """The first place that has a row."""
-        place: int | None = self._connection.execute(SQL["first_from"], (0,)).get
-        return place
 
 
 def quarters(dues: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -37,11 +37,6 @@ class Wheel:
         self._done, self._rows_from, self._parcels_from = False, {}, {}
         self._split_days = set()
 
-    def behind(self, now: int) -> bool:
-        """Whether a due row may still be in `far` or `parcel`."""
-        first = self._writer.next_far
-        return first is not None and first <= now
-
     def turn(self, now: int) -> bool:
         """Move one slice; True if it moved something."""
         self._route(now)
@@ -147,7 +142,7 @@ class Wheel:
             connection.execute(SQL["clear_parcels"], (low, last))
             rows = join(parts)
             soon = rows.heads["due"] < near_until
-            writer.put_near(rows.where(soon))
+            writer.near.insert(rows.where(soon))
             writer.far.insert(later := rows.where(~soon), quarters(later.heads["due"]))
             crash.point("refine.written")
         crash.point("refine.committed")

@@ -25,7 +25,7 @@ _READ = (
     "SELECT position, id, generation, n, due, released, message, final FROM log"
     " WHERE position >= ? AND position < ? ORDER BY position LIMIT ?"
 )
-_MESSAGE = 6  # the place of `message` in a row of `_READ`
+_MESSAGE = 6  # the index of `message` in a row of `_READ`
 
 
 def topics(connection: apsw.Connection, tenant: str) -> list[Topic]:

@@ -1,6 +1,8 @@
 """The release transaction: due rows move to the log or the outbox, or are counted as missed."""
 
 import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import apsw
 import msgspec
@@ -9,14 +11,232 @@ import numpy.typing as npt
 
 from tidings import crash
 from tidings.clock import Clock
-from tidings.domain.schedules.command import bounded_shares
+from tidings.domain.changes import HISTORY_LINES_MAX
+from tidings.domain.schedules.command import NO_CONTENT, bounded_shares
+from tidings.domain.schedules.lateness import MissedRange, deadline
+from tidings.domain.schedules.recurrence_state import RecurrenceState, decode_state
+from tidings.domain.schedules.schedule import Event
+from tidings.domain.schedules.when import is_once
 from tidings.ports import Release
 from tidings.timeline.sqlite import row_writes
 from tidings.timeline.sqlite.database import queries
-from tidings.timeline.sqlite.id_lookup import Found, plain
+from tidings.timeline.sqlite.id_lookup import Found, plain, recurring
+from tidings.timeline.sqlite.pending.packed_rows import ARRIVAL_BITS, NO_DEADLINE
 from tidings.timeline.sqlite.pending.wheel import Wheel
-from tidings.timeline.sqlite.release.recurring_release import RecurringBulkRelease, RecurringRelease
-from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Writer
+from tidings.timeline.sqlite.release import outbox
+from tidings.timeline.sqlite.writer import OFFSET_BITS, OUTBOX, PARTITIONS_MAX, Handed, Writer
+from tidings.timeline.store_rules import ended_reason
+
+TRIM_EVERY = 50
+STAYS = -1  # instead of a next due time: not for the bulk release
+
+_RECURRING_SQL = queries("recurring")
+_ADVANCE = queries("release")["advance"]
+_terms = lru_cache(maxsize=4_096)(decode_state)  # many schedules have the same terms
+
+Numbers = npt.NDArray[np.int64]
+
+
+class RecurringBulkRelease:
+    """Releases the on-time schedules of one batch, inside the release transaction, after its rows left the timeline."""
+
+    def __init__(self, writer: Writer, now: int, rows: int) -> None:
+        self._writer = writer
+        self._now = now
+        self._rows = rows
+        self._positions = np.full(rows, -1, dtype=np.int64)
+        self.lateness_us: list[int] = []
+        self.topics: set[tuple[str, str]] = set()
+        self.handed = self.bytes = 0
+
+    def release(self) -> list[int]:
+        """Release the schedules that are on time and continue; returns the arrivals of the others."""
+        columns = tuple(zip(*self._writer.connection.execute(_RECURRING_SQL["pending"]), strict=True))
+        if not columns:
+            return []
+        *numeric, names, policies = columns
+        ordinals, arrivals, dues, partitions, sizes, streams, numbers = np.array(numeric, dtype=np.int64)
+        decided = _NextDueCache(self._following)
+        asked = zip(policies, numbers.tolist(), dues.tolist(), strict=True)
+        next_dues = np.array([decided[terms] for terms in asked], dtype=np.int64)
+        in_order = np.lexsort((arrivals, dues))
+        on_time = in_order[next_dues[in_order] != STAYS]
+        if len(on_time):
+            indexes = ordinals[on_time] - 1
+            self._count(partitions[on_time], self._now - dues[on_time])
+            self._place(indexes, partitions[on_time], sizes[on_time])
+            hashes = self._hashes(streams, names)[on_time]
+            self._write(indexes, next_dues[on_time], arrivals[on_time], numbers[on_time], hashes)
+        others: list[int] = arrivals[in_order[next_dues[in_order] == STAYS]].tolist()
+        return others
+
+    def _following(self, policy: bytes, n: int, due: int) -> int:
+        """The next due time, if this occurrence is on time and the next one is in the future; else `STAYS`."""
+        terms = _terms(policy)
+        if terms.pardon is not None or is_once(terms.when) or terms.due(n) != due:
+            return STAYS
+        bound = deadline(due, terms.lateness)
+        if bound is not None and self._now > bound[0]:
+            return STAYS
+        following = terms.due(n + 1)
+        return STAYS if following is None or following <= self._now else following
+
+    def _count(self, partitions: Numbers, late_us: Numbers) -> None:
+        topics = partitions // PARTITIONS_MAX
+        for topic in set(topics.tolist()):
+            if topic in self._writer.on_kafka:
+                self.handed += int((topics == topic).sum())
+            else:
+                self.lateness_us += late_us[topics == topic].tolist()
+                self.topics.add(self._writer.topic_names[topic])
+
+    def _place(self, indexes: Numbers, partitions: Numbers, sizes: Numbers) -> None:
+        """Assign each record the next position of its partition, and advance the ends of the partitions."""
+        if self._writer.on_kafka:
+            on_kafka = np.isin(partitions // PARTITIONS_MAX, list(self._writer.on_kafka))
+            partitions = np.where(on_kafka, OUTBOX, partitions)
+        for partition in set(partitions.tolist()):
+            rows = np.flatnonzero(partitions == partition)
+            size = int(sizes[rows].sum())
+            moved = (partition, len(rows), 0 if partition == OUTBOX else size)
+            first = int(self._writer.connection.execute(_ADVANCE, moved).get)
+            self._positions[indexes[rows]] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
+            self.bytes += size
+            if partition == OUTBOX:
+                self._writer.room.put(first, sizes[rows])
+
+    def _write(
+        self, indexes: Numbers, next_dues: Numbers, arrivals: Numbers, numbers: Numbers, hashes: Numbers
+    ) -> None:
+        connection, writer = self._writer.connection, self._writer
+        connection.execute(_RECURRING_SQL["log"], (apsw.carray(self._positions), self._now))
+        connection.execute(_RECURRING_SQL["note"], (apsw.carray(self._spread(indexes, hashes, 0)), self._now))
+        for id_hash in hashes[numbers % TRIM_EVERY == 0].tolist():
+            connection.execute(_RECURRING_SQL["trim"], (id_hash, HISTORY_LINES_MAX))
+        connection.execute(_RECURRING_SQL["go_on"], (apsw.carray(self._spread(indexes, next_dues)),))
+        soon = next_dues < writer.near_until
+        if soon.any():
+            near = self._spread(indexes[soon], next_dues[soon])
+            connection.execute(_RECURRING_SQL["wait_near"], (apsw.carray(near), NO_DEADLINE, NO_CONTENT))
+        if not soon.all():
+            far = writer.buckets(next_dues) << ARRIVAL_BITS | arrivals
+            later = self._spread(indexes[~soon], far[~soon])
+            connection.execute(_RECURRING_SQL["wait_far"], (apsw.carray(later), NO_DEADLINE, NO_CONTENT))
+        writer.add_pending(len(indexes))
+
+    def _hashes(self, streams: Numbers, names: Sequence[str]) -> Numbers:
+        """The hash of each id."""
+        hashes = np.zeros(len(names), dtype=np.int64)
+        for stream in set(streams.tolist()):
+            chosen = np.flatnonzero(streams == stream)
+            tenant = self._writer.stream_names[stream][0]
+            hashes[chosen] = self._writer.idmap.hashes(tenant, [names[index] for index in chosen.tolist()])
+        return hashes
+
+    def _spread(self, indexes: Numbers, values: Numbers, other: int = -1) -> Numbers:
+        """An array over the batch, with values at these indexes."""
+        spread = np.full(self._rows, other, dtype=np.int64)
+        spread[indexes] = values
+        return spread
+
+
+class _NextDueCache(dict[tuple[bytes, int, int], int]):
+    """The next due time by terms, number and due time; equal schedules are computed once."""
+
+    def __init__(self, following: Callable[[bytes, int, int], int]) -> None:
+        super().__init__()
+        self._following = following
+
+    def __missing__(self, asked: tuple[bytes, int, int]) -> int:
+        self[asked] = following = self._following(*asked)
+        return following
+
+
+class RecurringRelease:
+    """Releases recurring schedules one by one, inside the release transaction."""
+
+    def __init__(self, writer: Writer, now: int) -> None:
+        self._writer = writer
+        self._now = now
+        self.lateness_us: list[int] = []
+        self.topics: set[tuple[str, str]] = set()
+        self.handed = 0
+        self.missed: dict[str, int] = {}
+
+    def release(self, arrival: int) -> None:
+        """Release the due occurrences of one schedule, and put the next one onto the timeline."""
+        found = next(recurring(self._writer.connection, arrival), None)
+        assert found is not None, "a row on the timeline points to a missing schedule"
+        assert found.terms is not None, "a recurring schedule has terms"
+        terms = found.terms
+        decision = terms.decide(found.n, self._now)
+        for missed in decision.missed:
+            count = missed.last - missed.first + 1
+            self.missed[missed.reason] = self.missed.get(missed.reason, 0) + count
+            if not is_once(terms.when):
+                of = (missed.first, terms.due(missed.first), missed.reason, count)
+                row_writes.note(self._writer, found, Event(self._now, "missed", *of))
+        position = None
+        if decision.release is not None:
+            position = self._append(found, terms, decision.release, final=decision.next is None)
+        if decision.next is None:
+            self._end(found, terms, position, decision.missed)
+        else:
+            self._continue(found, terms, decision.next)
+
+    def release_extra(self, found: Found) -> None:
+        """Release a record that was fired by hand."""
+        row_writes.append(self._writer, found, self._now, found.n, found.due, final=False)
+        self._writer.connection.execute("DELETE FROM fired WHERE arrival = ?", (found.arrival,))
+        self._note_release(found, found.n, found.due)
+
+    def _note_release(self, found: Found, n: int, due: int) -> None:
+        self._count(found, due)
+        row_writes.note(self._writer, found, Event(self._now, "released", n, due))
+
+    def _count(self, found: Found, due: int) -> None:
+        topic = found.partition // PARTITIONS_MAX
+        if topic in self._writer.on_kafka:
+            self.handed += 1
+        else:
+            self.lateness_us.append(self._now - due)
+            self.topics.add(self._writer.topic_names[topic])
+
+    def _append(self, found: Found, terms: RecurrenceState, n: int, *, final: bool) -> int:
+        due = terms.due(n)
+        assert due is not None
+        position = row_writes.append(self._writer, found, self._now, n, due, final=final)
+        found.released += 1
+        found.n, found.due = n, due
+        if is_once(terms.when):
+            self._count(found, due)
+        else:
+            self._note_release(found, n, due)
+        return position
+
+    def _end(self, found: Found, terms: RecurrenceState, position: int | None, missed: tuple[MissedRange, ...]) -> None:
+        self._writer.connection.execute("DELETE FROM standing WHERE arrival = ?", (found.arrival,))
+        if missed and position is None:
+            found.n = missed[-1].last
+            found.due = terms.due(found.n) or found.due
+        if not found.released:
+            row_writes.finish(self._writer, found, "missed", self._now, missed[-1].reason)
+        elif is_once(terms.when):
+            row_writes.finish(self._writer, found, "released", self._now, position=position)
+        else:
+            row_writes.finish(self._writer, found, "ended", self._now)
+            row_writes.note(self._writer, found, Event(self._now, "ended", reason=ended_reason(terms.when)))
+
+    def _continue(self, found: Found, terms: RecurrenceState, n: int) -> None:
+        due = terms.due(n)
+        assert due is not None
+        found.n, found.due = n, due
+        self._writer.connection.execute(
+            "UPDATE standing SET n = ?, due = ?, released = ? WHERE arrival = ?",
+            (n, due, found.released, found.arrival),
+        )
+        row_writes.insert_pointer(self._writer, found)
+
 
 FRESH_US = 1_000_000
 DAMAGED = "damaged"
@@ -27,7 +247,6 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 _SQL = queries("release")
 logger = logging.getLogger("tidings.store")
 
-Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -40,7 +259,7 @@ class Releaser:
         self._single_rows = 0
         self._current: tuple[int, ...] = ()
 
-    def release(self, now: int, rows_max: int, clock: Clock | None) -> Release:
+    def release(self, now: int, rows_max: int, clock: Clock | None = None) -> Release:
         """Release one batch. If a row cannot be read, rows are released singly to find it and count it as missed."""
         if self._single_rows:
             self._single_rows -= 1
@@ -69,38 +288,53 @@ class Releaser:
         """Release one batch in one transaction; due rows that are still in `far` are moved to `near` first."""
         writer = self._writer
         writer.refresh()
-        if self._wheel.behind(now):
+        if writer.is_behind(now):
             self._wheel.turn(now)
         with writer.transaction() as connection:
             if clock is not None:
                 now = clock.now()
-            due = writer.lookahead.take(now, rows_max, writer.room.rows)
+            due = writer.lookahead.take(now, rows_max, writer.room.rows if writer.streams_on_kafka else 0)
             if not due:
-                return Release(more=self._wheel.behind(now))
-            crash.point("release.begun")
+                return Release(more=writer.is_behind(now))
+            if crash.IS_ARMED:
+                crash.point("release.begun")
             connection.execute("DELETE FROM batch")
             spans, total = self._select_bounded(due, now, rows_max)
             if rows_max == 1:
                 self._current = connection.execute("SELECT stream, due, arrival FROM batch").fetchone() or ()
             done = _ReleaseResult()
             fired, pointers = self._move(spans, now, done) if total else ([], False)
-            writer.add_pending(-total)
-            self._release_recurring(fired, total if pointers else 0, now, done)
+            if fired or pointers:
+                self._release_recurring(fired, total if pointers else 0, now, done)
+            writer.add_pending(len(fired) - total)
             for stream in due:
-                row_writes.refresh_next_due(writer, stream)
-            crash.point("release.settled")
-        crash.point("release.committed")
-        done.more = writer.next_due is not None and writer.next_due <= now
-        return done.release()
+                writer.refresh_next_due(stream)
+            if crash.IS_ARMED:
+                crash.point("release.settled")
+        if crash.IS_ARMED:
+            crash.point("release.committed")
+        if done.batch is not None:
+            writer.handover.put(done.batch)
+            if crash.IS_ARMED:
+                crash.point("release.handed")
+        following = writer.next_due()
+        return Release(
+            lateness_us=done.lateness_us,
+            topics=frozenset(done.topics),
+            missed=done.missed,
+            more=following is not None and following <= now,
+            bytes=done.bytes,
+            handed=done.handed,
+        )
 
     def _select_bounded(self, due: dict[int, int], now: int, rows_max: int) -> tuple[list["_Span"], int]:
         """Select the batch, and again a smaller one if it has too many bytes for a transaction or for the outbox."""
         connection, room = self._writer.connection, self._writer.room
-        rows, space = room.rows, room.bytes
+        rows, space = (room.rows, room.bytes) if self._writer.streams_on_kafka else (0, 0)
         spans, total = self._select(due, now, rows_max, rows)
         size = connection.execute("SELECT ifnull(sum(size), 0) FROM batch").get
         narrow = [span for span in spans if span.stream in self._writer.streams_on_kafka]
-        outgoing = self._size(narrow) if size > space else 0
+        outgoing = self._size(narrow) if narrow and size > space else 0
         if outgoing > space:
             rows = max(1, sum(span.taken for span in narrow) * space // outgoing)
         if size > BATCH_BYTES_MAX and total > 1:
@@ -124,7 +358,9 @@ class Releaser:
             if not hungry or total >= rows_max:
                 break
             streams = [(stream, names[stream][1]) for stream in due if stream in hungry]
-            for stream, share in bounded_shares(streams, rows_max - total, narrow, room).items():
+            rest = rows_max - total
+            shares = {streams[0][0]: rest} if len(streams) == 1 else bounded_shares(streams, rest, narrow, room)
+            for stream, share in shares.items():
                 quota = min(share, rows_max - total, room if stream in narrow else rows_max)
                 taken = self._take(spans[stream], quota, total)
                 total += taken
@@ -134,12 +370,12 @@ class Releaser:
         return [span for pair in spans.values() for span in pair if span.taken], total
 
     def _take(self, spans: "tuple[_Span, ...]", quota: int, total: int) -> int:
-        """Take the share of a stream: half fresh rows and half backlog while there are both."""
+        """Take the share of a stream in order of due times: at most half of it backlog while there are fresh rows."""
         fresh, *backlog = spans
         if not backlog:
             return self._take_span(fresh, quota, total)
-        taken = self._take_span(fresh, quota // 2, total)
-        taken += self._take_span(backlog[0], quota - taken, total + taken)
+        there = self._writer.connection.execute(_SQL["count"], (fresh.stream, fresh.low, fresh.high, quota // 2)).get
+        taken = self._take_span(backlog[0], quota - there, total)
         return taken + self._take_span(fresh, quota - taken, total + taken)
 
     def _take_span(self, span: "_Span", limit: int, total: int) -> int:
@@ -162,25 +398,43 @@ class Releaser:
         columns = connection.execute(_SQL["survey"], (now,)).fetchone()
         batch = [np.fromstring(text, dtype=np.int64, sep=",") for text in columns]
         leaves, numbers, partitions, dues, arrivals, sizes = batch
-        leaving, standing = leaves == 1, numbers <= 0
+        leaving, recurring = leaves == 1, numbers <= 0
         on_kafka = self._on_kafka(partitions)
         partitions = np.where(on_kafka, OUTBOX, partitions)
         if leaving.any():
-            positions = apsw.carray(self._positions(leaving, partitions, sizes, done))
-            connection.execute(_SQL["log"], (positions, now))
-            crash.point("release.logged")
+            numbered = self._positions(leaving, partitions, sizes, done)
+            positions = apsw.carray(numbered)
+            handed = leaving & on_kafka
+            if (leaving & ~on_kafka).any():
+                connection.execute(_SQL["log"], (positions, now))
+            if handed.any():
+                self._pack(int(numbered[handed][0]), sizes[handed], now, done)
+            if crash.IS_ARMED:
+                crash.point("release.logged")
             connection.execute(_SQL["finish"], (positions, now))
             done.lateness_us = (now - dues[leaving & ~on_kafka]).tolist()
-            done.handed = int((leaving & on_kafka).sum())
+            done.handed = int(handed.sum())
             done.bytes = int(sizes[leaving].sum())
-        if not (leaving | standing).all():
+        if not (leaving | recurring).all():
             self._miss(now, done)
         fired = self._fired() if (numbers < 0).any() else []
-        self._writer.add_pending(len(fired))
         for span in spans:
             last = span.last_ordinal - 1
             connection.execute(_SQL["leave"], (span.stream, span.low, int(dues[last]), int(arrivals[last])))
         return fired, bool((numbers == 0).any())
+
+    def _pack(self, first: int, sizes: Numbers, now: int, done: "_ReleaseResult") -> None:
+        """Put the rows for Kafka into the outbox. The same rows are handed over in memory after the commit."""
+        connection = self._writer.connection
+        members = connection.execute(_SQL["outgoing"], (now,)).fetchall()
+        assert len(members) == len(sizes), "every row for Kafka has an offset"
+        for start in range(0, len(members), outbox.PACKED_ROWS_MAX):
+            part = members[start : start + outbox.PACKED_ROWS_MAX]
+            size = int(sizes[start : start + outbox.PACKED_ROWS_MAX].sum())
+            connection.execute(_SQL["pack"], (first + start, len(part), size, now, outbox.pack(part)))
+        if crash.IS_ARMED:
+            crash.point("release.packed")
+        done.batch = Handed(first, now, members, int(sizes.sum()))
 
     def _fired(self) -> list[Found]:
         rows = self._writer.connection.execute(_SQL["fired"]).fetchall()
@@ -191,11 +445,11 @@ class Releaser:
         positions = np.full(len(leaving), -1, dtype=np.int64)
         for partition in set(partitions[leaving].tolist()):
             rows = np.flatnonzero(leaving & (partitions == partition))
-            moved = (partition, len(rows), int(sizes[rows].sum()))
+            moved = (partition, len(rows), 0 if partition == OUTBOX else int(sizes[rows].sum()))
             first = self._writer.connection.execute(_SQL["advance"], moved).get
             positions[rows] = np.arange(len(rows)) + ((partition << OFFSET_BITS) + first)
             if partition == OUTBOX:
-                self._writer.room.put(first, sizes[rows].tolist())
+                self._writer.room.put(first, sizes[rows])
             else:
                 done.topics.add(self._writer.topic_names[partition // PARTITIONS_MAX])
         return positions
@@ -252,9 +506,9 @@ class _ReleaseResult:
         self.lateness_us: list[int] = []
         self.topics: set[tuple[str, str]] = set()
         self.missed: dict[str, int] = {}
-        self.more = False
         self.bytes = 0
         self.handed = 0
+        self.batch: Handed | None = None
 
     def add(self, more: RecurringRelease | RecurringBulkRelease) -> None:
         self.lateness_us += more.lateness_us
@@ -263,13 +517,3 @@ class _ReleaseResult:
 
     def miss(self, reason: str, count: int) -> None:
         self.missed[reason] = self.missed.get(reason, 0) + count
-
-    def release(self) -> Release:
-        return Release(
-            lateness_us=self.lateness_us,
-            topics=frozenset(self.topics),
-            missed=self.missed,
-            more=self.more,
-            bytes=self.bytes,
-            handed=self.handed,
-        )

@@ -5,7 +5,7 @@
 INSERT INTO near (stream, due, arrival, partition, deadline, reason, generation, n, accepted, content, id, labels, message)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: standing_one
+-- name: recurring_one
 -- A recurring or paused schedule.
 INSERT INTO standing (arrival, origin, stream, partition, state, due, n, fires, released, generation, accepted, policy, content, id, labels, message)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

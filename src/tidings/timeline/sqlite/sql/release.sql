@@ -9,6 +9,10 @@ SELECT stream, due, arrival, partition, deadline, n,
 FROM near
 WHERE stream = ?1 AND due > ?2 AND due <= ?3 ORDER BY due, arrival LIMIT ?4 OFFSET ?5;
 
+-- name: count
+-- How many rows of a stream are due in a span, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM near WHERE stream = ?1 AND due > ?2 AND due <= ?3 LIMIT ?4);
+
 -- name: survey
 -- The batch as columns, in order of ordinal: whether a row is released, its number, partition, due time, arrival and size.
 SELECT group_concat(n > 0 AND deadline >= ?1), group_concat(n), group_concat(partition), group_concat(due),
@@ -16,14 +20,27 @@ SELECT group_concat(n > 0 AND deadline >= ?1), group_concat(n), group_concat(par
 FROM (SELECT n, deadline, partition, due, arrival, size FROM batch ORDER BY ordinal);
 
 -- name: log
--- Append the released rows to the log. The array has a position for each ordinal, -1 for a row that is not released.
-INSERT INTO log (position, due, released, generation, n, final, id, message, target)
-SELECT positions.value, near.due, ?2, near.generation, near.n, 1, near.id, near.message,
-       CASE WHEN positions.value < 1 << 38 THEN near.partition END
+-- Append the rows that are released to topics of the log. The array has a position for each ordinal, -1 for a row that
+-- is not released, and less than 1 << 38 for one that goes to the outbox.
+INSERT INTO log (position, due, released, generation, n, final, id, message)
+SELECT positions.value, near.due, ?2, near.generation, near.n, 1, near.id, near.message
 FROM carray(?1) AS positions
 JOIN batch ON batch.ordinal = positions.rowid
 JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
-WHERE positions.value >= 0;
+WHERE positions.value >= 1 << 38;
+
+-- name: outgoing
+-- The rows that are released to Kafka, in the order of their offsets: the columns of `writer.Member`.
+SELECT near.partition, near.id, near.generation, near.n, near.due, near.arrival,
+       CASE near.reason WHEN 1 THEN near.deadline END, near.message
+FROM batch
+CROSS JOIN stream ON stream.stream = batch.stream
+CROSS JOIN near ON near.stream = batch.stream AND near.due = batch.due AND near.arrival = batch.arrival
+WHERE stream.to_kafka AND batch.n > 0 AND batch.deadline >= ?1 ORDER BY batch.ordinal;
+
+-- name: pack
+-- Put a packed row into the outbox.
+INSERT INTO packed (first, count, bytes, released, records) VALUES (?, ?, ?, ?, ?);
 
 -- name: finish
 -- Store them as finished.

@@ -20,10 +20,6 @@ SELECT tenant, name, days, changed FROM calendar WHERE (tenant, name) > (?, ?) A
 -- Time zone rules in use.
 SELECT name, digest, version, content FROM zone WHERE (name, digest) > (?, ?) ORDER BY name, digest;
 
--- name: documents
--- Documents of notifications.
-SELECT document, tenant, kind, name, body, version, tags, "order", until FROM document WHERE document > ? ORDER BY document;
-
 -- name: parcels
 -- One-shots that came in bulk and are due later.
 SELECT place, heads, bodies FROM parcel WHERE place > ? ORDER BY place;
@@ -60,10 +56,14 @@ SELECT tenant, id, at, event, occurrence, due, reason, count FROM history
 WHERE hash IN (SELECT value FROM carray(?)) ORDER BY hash, entry;
 
 -- name: counts
--- Totals: positions, keys, answers, documents, paused, finished, pending.
+-- Totals: positions, keys, answers, paused, finished, pending, rows of notifications.
 SELECT (SELECT count(*) FROM source), (SELECT count(*) FROM api_key), (SELECT count(*) FROM receipt),
-    (SELECT count(*) FROM document), (SELECT count(*) FROM standing WHERE state = 'paused'), (SELECT count(*) FROM finished),
-    (SELECT pending FROM tally);
+    (SELECT count(*) FROM standing WHERE state = 'paused'), (SELECT count(*) FROM finished),
+    (SELECT pending FROM tally),
+    (SELECT count(*) FROM app_user) + (SELECT count(*) FROM notification) + (SELECT count(*) FROM delivery)
+    + (SELECT count(*) FROM suppression) + (SELECT count(*) FROM dedupe_key) + (SELECT count(*) FROM template)
+    + (SELECT count(*) FROM template_version) + (SELECT count(*) FROM inbox) + (SELECT count(*) FROM provider_message)
+    + (SELECT count(*) FROM rate_limit) + (SELECT count(*) FROM circuit_breaker);
 
 -- name: pending_terms
 -- The terms of pending schedules with a rule, to tell recurring ones from one-shots.
@@ -84,7 +84,14 @@ GROUP BY 1, 2, 3 HAVING sum(p.next - max(p.first, ifnull(c.next, p.first))) > 0 
 
 -- name: remainder
 -- Totals: records in the outbox, those of them that are held back, records on the log.
-SELECT (SELECT count(*) FROM log WHERE position < 1 << 38), (SELECT count(*) FROM held),
+-- A packed row stays until its last record is on Kafka: the others in it count only if they are held back.
+SELECT (SELECT count(*) FROM log WHERE position < 1 << 38)
+    + (SELECT ifnull(sum(packed.first + packed.count - max(packed.first, outbox.first)), 0) FROM packed, partition AS outbox
+       WHERE outbox.partition = 0 AND packed.first + packed.count > outbox.first)
+    - (SELECT count(*) FROM gone, partition AS outbox WHERE outbox.partition = 0 AND gone.offset >= outbox.first)
+    + (SELECT count(*) FROM held, partition AS outbox WHERE outbox.partition = 0 AND held.offset < outbox.first
+       AND NOT EXISTS (SELECT 1 FROM log WHERE log.position = held.offset)),
+    (SELECT count(*) FROM held),
     (SELECT ifnull(sum(next - first), 0) FROM partition WHERE partition >= 16);
 
 -- name: put_PositionItem

@@ -1,0 +1,1 @@
+"""Stores that earlier versions made, opened by this one."""

@@ -1,6 +1,6 @@
 """A fork server for nodes with workers (tests/faults/fork_server.py): channels are loaded once, nothing is lowered.
 
-Nobody outlives the test, however that ends.
+No process outlives the test, however that ends.
 """
 
 import importlib
@@ -12,8 +12,8 @@ from tests.fleet.fork_server import die_with_parent
 
 MODULES = (
     "psycopg",
-    "tidings.channels.smtp",
-    "tidings.channels.webhook",
+    "tidings.providers.email.smtp",
+    "tidings.providers.webhook",
     "tidings.node.delivery",
     "tidings.timeline.postgres.store",
 )

@@ -1,6 +1,6 @@
-"""Workers that end at every named point: nothing is lost, nothing stays under way, nobody is told twice.
+"""Workers that crash at every named point: nothing is lost, nothing stays in progress, nothing is sent twice.
 
-An end is simulated: at the point the worker's task is cut off, and from then on it reaches neither store nor provider.
+A crash is simulated: at the point the task of the worker is cancelled, and it no longer reaches store or provider.
 """
 
 import asyncio
@@ -12,27 +12,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.delivery.world import QUICK, SECOND, Recorder, World, ada, changed, living, states, words
+from tests.delivery.world import QUICK, SECOND, Recorder, World, ada, changed, started_world, states, words
 from tidings import crash
 from tidings.domain.notifications.delivery import Delivery, Permanent, Temporary, Verdict
 from tidings.domain.notifications.message import Rendered
 from tidings.domain.schedules.command import Command, Outcome
-from tidings.ports import Change, Document, Key, Store
+from tidings.ports import Store
+from tidings.ports.tables import ChangeGroup, GroupResult, Row, RowKey
 from tidings.testing import eventually
 
 MESSAGES = 12
 
 
-class Life:
-    """A worker's way to everything outside of it, until it ends."""
+class Access:
+    """The access of a worker to store and engine, until it crashes."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.is_over = False
+        self.is_cut_off = False
         self.store = _Store(self, world.store)
 
     def check(self) -> None:
-        if self.is_over:
+        if self.is_cut_off:
             raise asyncio.CancelledError
 
     async def submit(self, commands: Sequence[Command]) -> Sequence[Outcome]:
@@ -40,36 +41,40 @@ class Life:
         return await self._world.engine.submit(commands)
 
 
-class _Cabinet:
-    def __init__(self, life: Life, store: Store) -> None:
-        self._life, self._cabinet = life, store.documents
+class _Tables:
+    def __init__(self, access: Access, store: Store) -> None:
+        self._access, self._tables = access, store.tables
 
-    async def get(self, keys: Sequence[Key], now: int) -> list[Document | None]:
-        self._life.check()
-        return await self._cabinet.get(keys, now)
+    async def get(self, keys: Sequence[RowKey], now: int) -> list[Row | None]:
+        self._access.check()
+        return await self._tables.get(keys, now)
 
     async def find(self, *arguments: Any, **options: Any) -> Any:
-        self._life.check()
-        return await self._cabinet.find(*arguments, **options)
+        self._access.check()
+        return await self._tables.find(*arguments, **options)
 
-    async def change(self, groups: Sequence[Sequence[Change]], now: int) -> list[int]:
-        self._life.check()
-        return await self._cabinet.change(groups, now)
+    async def exist(self, *arguments: Any) -> Any:
+        self._access.check()
+        return await self._tables.exist(*arguments)
+
+    async def commit(self, groups: Sequence[ChangeGroup], now: int, *, urgent: bool = False) -> list[GroupResult]:
+        self._access.check()
+        return await self._tables.commit(groups, now, urgent=urgent)
 
 
 class _Store:
-    def __init__(self, life: Life, store: Store) -> None:
-        self._life, self._store = life, store
-        self.documents = _Cabinet(life, store)
+    def __init__(self, access: Access, store: Store) -> None:
+        self._access, self._store = access, store
+        self.tables = _Tables(access, store)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("on_"):
-            self._life.check()
+            self._access.check()
         return getattr(self._store, name)
 
 
 def at(point: str, visit: int, end: Callable[[], None]) -> Callable[[str], None]:
-    """What the crash points do: at the given visit of one, the worker ends."""
+    """The crash points: at the given visit of one, the worker crashes."""
     visits: Counter[str] = Counter()
 
     def pass_by(name: str) -> None:
@@ -81,8 +86,8 @@ def at(point: str, visit: int, end: Callable[[], None]) -> Callable[[str], None]
     return pass_by
 
 
-def troubled(message: Rendered, tried: Counter[str]) -> Verdict | None:
-    """Some need a second try, some another channel."""
+def failing_provider(message: Rendered, tried: Counter[str]) -> Verdict | None:
+    """Some messages need a second attempt, some another channel."""
     tried[message.id] += 1
     number = int(message.id.partition("/")[0].removeprefix("n-"))
     if number % 3 == 1 and tried[message.id] == 1:
@@ -97,18 +102,18 @@ def troubled(message: Rendered, tried: Counter[str]) -> Verdict | None:
     ("point", "visit"),
     [(point, visit) for point in crash.DELIVERY_POINTS for visit in (1, 2 if point == "deliver.committed" else 7)],
 )
-async def test_an_end_at_any_point_loses_nothing(point: str, visit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crash_at_any_point_loses_nothing(point: str, visit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"n-{k}" for k in range(MESSAGES)]
-    async with living() as world:
+    async with started_world() as world:
         await world.put_user(ada())
         provider, tried = Recorder(), Counter[str]()
-        provider.answer = lambda message: troubled(message, tried)
-        life = Life(world)
-        worker = world.worker({"all": provider}, store=life.store, submit=life.submit)
+        provider.answer = lambda message: failing_provider(message, tried)
+        access = Access(world)
+        worker = world.worker({"all": provider}, store=access.store, submit=access.submit)
         ended = asyncio.Event()
 
         def end() -> None:
-            life.is_over = True
+            access.is_cut_off = True
             ended.set()
 
         monkeypatch.setattr(crash, "point", at(point, visit, end))
@@ -120,23 +125,23 @@ async def test_an_end_at_any_point_loses_nothing(point: str, visit: int, monkeyp
         world.start(world.worker({"all": provider}))
         found = await world.settled(*(f"{name}/1" for name in names))
         assert states(found) == {"sent": MESSAGES}
-        _nobody_is_told_twice(provider, found)
+        _check_nothing_is_sent_twice(provider, found)
         await _nothing_is_left(world)
 
 
 @pytest.mark.slow
-async def test_without_such_ids_only_a_kill_after_the_acceptance_sends_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_deduplication_only_a_crash_after_acceptance_sends_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     twice: dict[str, int] = {}
     for point in ("deliver.claiming", "deliver.claimed", "deliver.sent", "deliver.settled"):
-        async with living() as world:
+        async with started_world() as world:
             await world.put_user(ada())
             provider = Recorder(deduplicates=False)
-            life = Life(world)
-            worker = world.worker({"all": provider}, store=life.store, submit=life.submit)
+            access = Access(world)
+            worker = world.worker({"all": provider}, store=access.store, submit=access.submit)
             ended = asyncio.Event()
 
-            def end(life: Life = life, ended: asyncio.Event = ended) -> None:
-                life.is_over = True
+            def end(access: Access = access, ended: asyncio.Event = ended) -> None:
+                access.is_cut_off = True
                 ended.set()
 
             monkeypatch.setattr(crash, "point", at(point, 1, end))
@@ -151,8 +156,8 @@ async def test_without_such_ids_only_a_kill_after_the_acceptance_sends_twice(mon
     assert twice == {"deliver.claiming": 0, "deliver.claimed": 0, "deliver.sent": 1, "deliver.settled": 0}
 
 
-async def test_a_claim_is_waited_for_and_then_taken_over() -> None:
-    async with living() as world:
+async def test_a_claim_of_a_crashed_worker_is_taken_over_after_it_expires() -> None:
+    async with started_world() as world:
         await world.put_user(ada())
         provider = Recorder()
         provider.gate = asyncio.Event()
@@ -175,8 +180,8 @@ async def test_a_claim_is_waited_for_and_then_taken_over() -> None:
         assert [message.id for message in provider.calls] == ["n-1/1", "n-1/1"]
 
 
-async def test_a_clean_stop_writes_down_what_is_under_way() -> None:
-    async with living() as world:
+async def test_a_clean_stop_records_deliveries_in_progress() -> None:
+    async with started_world() as world:
         await world.put_user(ada())
         provider = Recorder()
         provider.gate = asyncio.Event()
@@ -193,13 +198,13 @@ async def test_a_clean_stop_writes_down_what_is_under_way() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
-async def test_workers_on_one_store_never_send_the_same(workers: int) -> None:
+async def test_workers_on_one_store_never_send_the_same_delivery(workers: int) -> None:
     names = [f"n-{k}" for k in range(200)]
-    async with living() as world:
+    async with started_world() as world:
         await world.put_user(ada())
         provider, tried = Recorder(deduplicates=False), Counter[str]()
-        provider.answer = lambda message: troubled(message, tried)
-        patient = changed(QUICK, terms=msgspec.structs.replace(QUICK.terms, claim_us=10 * SECOND))
+        provider.answer = lambda message: failing_provider(message, tried)
+        patient = changed(QUICK, policy=msgspec.structs.replace(QUICK.policy, claim_us=10 * SECOND))
         for _ in range(workers):
             world.start(world.worker({"all": provider}, patient))
         await world.notify(*(words(name, "email", "sms") for name in names))
@@ -211,39 +216,39 @@ async def test_workers_on_one_store_never_send_the_same(workers: int) -> None:
 
 
 @pytest.mark.slow
-async def test_killed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker after the other ends somewhere, while a provider is in trouble; then one lives."""
+async def test_repeated_crashes_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker after the other crashes somewhere while a provider fails; then one keeps running."""
     names = [f"n-{k}" for k in range(60)]
-    async with living() as world:
+    async with started_world() as world:
         await world.put_user(ada())
         provider, tried = Recorder(), Counter[str]()
-        provider.answer = lambda message: troubled(message, tried)
+        provider.answer = lambda message: failing_provider(message, tried)
         await world.notify(*(words(name, "email", "sms") for name in names))
         for turn in range(14):
             point = crash.DELIVERY_POINTS[turn % len(crash.DELIVERY_POINTS)]
-            life, ended = Life(world), asyncio.Event()
+            access, ended = Access(world), asyncio.Event()
 
-            def end(life: Life = life, ended: asyncio.Event = ended) -> None:
-                life.is_over = True
+            def end(access: Access = access, ended: asyncio.Event = ended) -> None:
+                access.is_cut_off = True
                 ended.set()
 
             monkeypatch.setattr(crash, "point", at(point, 1 + turn % 5, end))
-            worker = world.worker({"all": provider}, store=life.store, submit=life.submit)
+            worker = world.worker({"all": provider}, store=access.store, submit=access.submit)
             world.start(worker)
-            with contextlib.suppress(TimeoutError):  # nothing came by there any more
+            with contextlib.suppress(TimeoutError):  # that point was not reached any more
                 await asyncio.wait_for(ended.wait(), 1)
-            life.is_over = True
+            access.is_cut_off = True
             await world.kill(worker)
         monkeypatch.setattr(crash, "point", lambda _: None)
         world.start(world.worker({"all": provider}))
         found = await world.settled(*(f"{name}/1" for name in names), timeout_s=20)
         assert states(found) == {"sent": 60}
-        _nobody_is_told_twice(provider, found)
+        _check_nothing_is_sent_twice(provider, found)
         await _nothing_is_left(world)
 
 
-def _nobody_is_told_twice(provider: Recorder, found: Sequence[Delivery]) -> None:
-    """One id for each, whatever way it went; and of one id no more than one, and one for each call that was cut off."""
+def _check_nothing_is_sent_twice(provider: Recorder, found: Sequence[Delivery]) -> None:
+    """One message id for each delivery; each id is accepted once, and once more for each interrupted call."""
     assert set(provider.accepted) == {delivery.name for delivery in found}
     for delivery in found:
         cut_off = sum(attempt.ended is None for attempt in delivery.attempts)
@@ -251,24 +256,24 @@ def _nobody_is_told_twice(provider: Recorder, found: Sequence[Delivery]) -> None
 
 
 @pytest.mark.slow
-async def test_a_call_ends_with_its_claim_though_the_store_was_slow_to_write_it() -> None:
-    """Else two would be at it: the next one comes when the claim ends."""
-    async with living() as world:
+async def test_a_provider_call_ends_with_its_claim_even_if_the_store_was_slow() -> None:
+    """Otherwise two workers would send it: another one takes over when the claim expires."""
+    async with started_world() as world:
         await world.put_user(ada())
-        provider, life = Recorder(), Life(world)
+        provider, access = Recorder(), Access(world)
         provider.gate = asyncio.Event()
-        plain = life.store.documents.change
+        plain = access.store.tables.commit
 
-        async def change(groups: Sequence[Sequence[Change]], now: int) -> list[int]:
+        async def commit(groups: Sequence[ChangeGroup], now: int, *, urgent: bool = False) -> list[GroupResult]:
             written = asyncio.Event()
             asyncio.get_running_loop().call_later(0.8, written.set)
             await written.wait()
-            return await plain(groups, now)
+            return await plain(groups, now, urgent=urgent)
 
-        life.store.documents.change = change  # type: ignore[method-assign]
+        access.store.tables.commit = commit  # type: ignore[method-assign]
         claim_us = 1_200_000
-        settings = changed(QUICK, send_s=1.0, terms=msgspec.structs.replace(QUICK.terms, claim_us=claim_us))
-        world.start(world.worker({"all": provider}, settings, store=life.store))
+        settings = changed(QUICK, send_s=1.0, policy=msgspec.structs.replace(QUICK.policy, claim_us=claim_us))
+        world.start(world.worker({"all": provider}, settings, store=access.store))
         await world.notify(words("n-1"))
 
         async def tried() -> Delivery | None:
@@ -288,7 +293,7 @@ async def _called(provider: Recorder, times: int) -> None:
 
 
 async def _nothing_is_left(world: World) -> None:
-    """Every record is settled, and nothing waits on the timeline that would send again."""
+    """Every record is settled, and no retry waits on the timeline."""
 
     async def is_quiet() -> bool:
         for tenant, topic in await world.store.topics_by_prefix("notify."):

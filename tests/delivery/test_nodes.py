@@ -1,4 +1,4 @@
-"""Whole nodes that tell people: with nothing configured, with a wrong password, several on one database."""
+"""Nodes that deliver: without any configuration, with a wrong password, several on one database."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.delivery.faulty_providers import SECRETS, Providers, started_providers
 from tests.delivery.loop import QUICK
-from tests.delivery.served import SECRETS, Providers, provided
-from tests.faults.lives import Node, start_plain
-from tests.providers.http import Answer, Fault, Request
+from tests.faults.node_process import NodeProcess, start_plain
+from tests.providers.servers.http import Answer, Fault, Request
 from tests.servers.postgres import Postgres
 from tidings.testing import eventually
 
@@ -34,9 +34,9 @@ _numbers = itertools.count(1)
 
 
 class Client:
-    """A node, and the way to it."""
+    """A node and a client for it."""
 
-    def __init__(self, node: Node, session: aiohttp.ClientSession) -> None:
+    def __init__(self, node: NodeProcess, session: aiohttp.ClientSession) -> None:
         self.node = node
         self._session = session
 
@@ -107,7 +107,7 @@ async def put_ada(client: Client, webhook: str = "https://hooks.example/in") -> 
 
 async def test_with_nothing_configured_a_notification_is_a_file_beside_the_database(tmp_path: Path) -> None:
     async with started(tmp_path, "--store", str(tmp_path / "data.db")) as client:
-        await client.node.said(rf"no provider is configured: messages are written to {tmp_path}/outbox")
+        await client.node.logged(rf"no provider is configured: messages are written to {tmp_path}/outbox")
         await put_ada(client)
         await client.notify(1, "email", content={"title": "Tea", "text": "Tea at nine."})
         await client.notify(2, "in_app", content={"title": "Tea", "text": "Tea at nine."})
@@ -120,13 +120,13 @@ async def test_with_nothing_configured_a_notification_is_a_file_beside_the_datab
         await client.stop()
 
 
-async def test_a_wrong_password_is_told_everywhere_and_loses_nothing(tmp_path: Path) -> None:
-    async with provided(tmp_path, random.Random(1)) as providers:
+async def test_a_wrong_password_is_reported_everywhere_and_loses_nothing(tmp_path: Path) -> None:
+    async with started_providers(tmp_path, random.Random(1)) as providers:
         (tmp_path / "tidings.toml").write_text(providers.settings(**QUICK), "utf-8")
         async with started(tmp_path, **{**SECRETS, "MAIL_PASSWORD": WRONG}) as client:
-            await put_ada(client)
+            await put_ada(client, providers.webhook)
             await client.notify(1, "email")
-            await client.node.said("smtp rejects our requests")
+            await client.node.logged("smtp rejects our requests")
 
             async def notices() -> str:
                 return "".join((await client.get("/readyz")).get("notices", []))
@@ -148,7 +148,7 @@ async def test_a_wrong_password_is_told_everywhere_and_loses_nothing(tmp_path: P
 async def fleet(
     postgres: Postgres, folder: Path, providers: Providers, *, deliver: int, more: str = "", **delivery: Any
 ) -> AsyncIterator[tuple[Client, list[Client], list[str]]]:
-    """A node with the API that releases, so many that deliver and do nothing else, and how to start one more."""
+    """A node with the API that releases, this many that only deliver, and a function that starts one more."""
     text = providers.settings(**{**QUICK, **delivery}).replace("[channels.smtp]", f"{more}\n[channels.smtp]")
     (folder / "tidings.toml").write_text(text, "utf-8")
     flags = ["--store", postgres.dsn, "--set", f"store.schema=people_{next(_numbers)}", "--set", "store.lanes=4"]
@@ -159,10 +159,10 @@ async def fleet(
         yield front, workers, behind
 
 
-async def test_two_processes_keep_one_limit(postgres: Postgres, tmp_path: Path) -> None:
+async def test_two_processes_share_one_rate_limit(postgres: Postgres, tmp_path: Path) -> None:
     per_s, burst, count = 20, 5, 100
     arrived: list[float] = []
-    async with provided(tmp_path, random.Random(1)) as providers:
+    async with started_providers(tmp_path, random.Random(1)) as providers:
         loop = asyncio.get_running_loop()
 
         def timed(request: Request) -> Answer | Fault:
@@ -185,9 +185,9 @@ async def test_two_processes_keep_one_limit(postgres: Postgres, tmp_path: Path) 
     assert arrived[-1] - arrived[0] >= (count - burst) / per_s * 0.9
 
 
-async def test_who_opens_a_breaker_opens_it_for_all_processes(postgres: Postgres, tmp_path: Path) -> None:
+async def test_a_circuit_breaker_opens_for_all_processes(postgres: Postgres, tmp_path: Path) -> None:
     slow: dict[str, Any] = {"breaker_failures": 5, "breaker_first": "60s", "breaker_longest": "60s"}
-    async with provided(tmp_path, random.Random(1)) as providers:
+    async with started_providers(tmp_path, random.Random(1)) as providers:
         providers.post.at["connect"].then(*["421 4.3.2 out of order"] * 1_000)
         async with fleet(postgres, tmp_path, providers, deliver=1, **slow) as (front, [first], behind):
             await put_ada(front)
@@ -209,11 +209,44 @@ async def test_who_opens_a_breaker_opens_it_for_all_processes(postgres: Postgres
                 await eventually(partial(all_are, front, 40, "pending"), 20)
                 assert await second.calls("smtp") == 0
                 await second.stop()
-            assert providers.post.connections == connections, "nobody called it"
+            assert providers.post.connections == connections, "no worker called it"
             reasons = {reason for _, reason in await front.states()}
             assert reasons <= {"breaker_open", "provider_error"}, reasons
-            waiting = await front.get("/v1/schedules?state=pending&limit=100")
+            waiting = await front.get("/v1/schedules?state=pending&topic=notify.email&limit=100")
             assert len(waiting["schedules"]) == 40, "they lie on the timeline"
+
+
+async def test_nodes_deliver_only_to_their_channels(postgres: Postgres, tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        providers = await stack.enter_async_context(started_providers(tmp_path, random.Random(1)))
+        front, _, behind = await stack.enter_async_context(fleet(postgres, tmp_path, providers, deliver=0))
+        await put_ada(front, providers.webhook)
+        mailer, caller = [
+            await stack.enter_async_context(started(tmp_path, *behind, "--channels", channels, **SECRETS))
+            for channels in ("email,sms", "webhook,in_app,push")
+        ]
+        for number in range(0, 40, 2):
+            await front.notify(number, "email")
+            await front.notify(number + 1, "webhook")
+        await eventually(partial(all_are, front, 40, "sent"), 40)
+        assert [await mailer.calls(name) for name in ("smtp", "webhook")] == [20, 0]
+        assert [await caller.calls(name) for name in ("smtp", "webhook")] == [0, 20]
+        shown = await mailer.figure("tidings_deliveries_waiting{")
+        assert {re.sub(r'.*channel="(\w+)".*', r"\1", line) for line in shown} == {"email", "sms"}
+        nodes = (await front.get("/v1/nodes"))["nodes"]
+        assert [node["channels"] for node in nodes if "deliver" in node["roles"]] == [
+            ["email", "sms"],
+            ["webhook", "in_app", "push"],
+        ]
+        await caller.stop()
+        await front.notify(40, "webhook")
+
+        async def notices() -> str:
+            return "".join((await front.get("/readyz")).get("notices", []))
+
+        assert "no live node delivers to push, webhook, in_app" in await eventually(notices)
+        await stack.enter_async_context(started(tmp_path, *behind, **SECRETS))
+        await eventually(partial(all_are, front, 41, "sent"), 40)
 
 
 async def all_are(client: Client, count: int, state: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidings.delivery.asking import Notify
+from tidings.delivery.accept.request import NotificationRequest
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ from tidings.delivery.asking import Notify
 )
 def test_digests_are_those_of_version_0_1(sent: dict[str, Any], digest: str) -> None:
     """A notification that an earlier version accepted and that is sent again is `unchanged`."""
-    assert msgspec.json.decode(msgspec.json.encode(sent), type=Notify).digest() == digest
+    assert msgspec.json.decode(msgspec.json.encode(sent), type=NotificationRequest).digest() == digest

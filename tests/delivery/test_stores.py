@@ -1,4 +1,4 @@
-"""The same walk on the stores that last: a file, and a database that two nodes share."""
+"""Deliveries on the durable stores: a SQLite file, and a database that two nodes share."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,24 +7,24 @@ import msgspec
 import pytest
 
 from tests.contract.stores import Served
-from tests.delivery.test_kills import troubled
-from tests.delivery.world import QUICK, SECOND, Recorder, ada, changed, living, states, words
+from tests.delivery.test_kills import failing_provider
+from tests.delivery.world import QUICK, SECOND, Recorder, ada, changed, started_world, states, words
 from tidings.clock import SystemClock
-from tidings.delivery.throttle import Rates
+from tidings.delivery.limits.rate_limit import RateLimits
 from tidings.domain.notifications.rate_limit import Rate
 from tidings.timeline.postgres.store import PostgresStore
 from tidings.timeline.sqlite.store import SqliteStore
 
 NAMES = [f"n-{k}" for k in range(150)]
-PATIENT = changed(QUICK, terms=msgspec.structs.replace(QUICK.terms, claim_us=20 * SECOND))
+PATIENT = changed(QUICK, policy=msgspec.structs.replace(QUICK.policy, claim_us=20 * SECOND))
 
 
 @pytest.mark.slow
-async def test_on_a_file(tmp_path: Path) -> None:
-    async with living(await SqliteStore.open(tmp_path / "t.db")) as world:
+async def test_deliveries_on_sqlite(tmp_path: Path) -> None:
+    async with started_world(await SqliteStore.open(tmp_path / "t.db")) as world:
         await world.put_user(ada())
         provider, tried = Recorder(deduplicates=False), Counter[str]()
-        provider.answer = lambda message: troubled(message, tried)
+        provider.answer = lambda message: failing_provider(message, tried)
         for _ in range(2):
             world.start(world.worker({"all": provider}, PATIENT))
         await world.notify(*(words(name, "email", "sms") for name in NAMES))
@@ -38,8 +38,8 @@ async def test_two_nodes_on_one_database_share_the_work_and_the_limits() -> None
     stores = [
         await PostgresStore.open(Served.dsn(), SystemClock(), lanes=4, schema="deliver_two_nodes") for _ in range(2)
     ]
-    rates = Rates({"all": Rate(200.0, burst=20)})
-    async with living(stores[0]) as one, living(stores[1]) as two:
+    rates = RateLimits({"all": Rate(200.0, burst=20)})
+    async with started_world(stores[0]) as one, started_world(stores[1]) as two:
         await one.put_user(ada())
         providers = [Recorder(deduplicates=False), Recorder(deduplicates=False)]
         for node, provider in zip((one, two), providers, strict=True):

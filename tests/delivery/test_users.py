@@ -1,11 +1,11 @@
-"""Users: each field checked, single fields changed, found again by id and address."""
+"""Users: each field checked, single fields changed, found by id and address."""
 
 from typing import Any
 
 import pytest
 
-from tests.delivery.office import ACME, ADA, Office
-from tidings.delivery.profile import Profile, QuietHours
+from tests.delivery.services import ACME, ADA, Services
+from tidings.delivery.people.profile import Profile, QuietHours
 from tidings.domain.errors import Conflict, Invalid
 from tidings.domain.notifications.address import Device
 from tidings.domain.notifications.user import Quiet
@@ -14,21 +14,21 @@ APNS = {"platform": "apns", "token": "ab" * 32}
 FCM = {"platform": "fcm", "token": "x" * 40}
 
 
-async def test_put_get_replace_delete(office: Office) -> None:
-    made = await office.users.put(ACME, "bob", {"email": "bob@example.com", "quiet": "22:00-07:00"})
+async def test_put_get_replace_delete(services: Services) -> None:
+    made = await services.users.put(ACME, "bob", {"email": "bob@example.com", "quiet": "22:00-07:00"})
     assert made.created
     assert made.user.quiet == Quiet(1320, 420)
     assert made.user.zone == "UTC"
-    again = await office.users.put(ACME, "bob", {"phone": "+15550101"})
+    again = await services.users.put(ACME, "bob", {"phone": "+15550101"})
     assert not again.created
     assert again.user.email is None  # all of it was replaced
-    assert (await office.users.get(ACME, "bob")) is not None
-    assert await office.users.get("other", "bob") is None
-    assert await office.users.delete(ACME, "bob")
-    assert not await office.users.delete(ACME, "bob")
+    assert (await services.users.get(ACME, "bob")) is not None
+    assert await services.users.get("other", "bob") is None
+    assert await services.users.delete(ACME, "bob")
+    assert not await services.users.delete(ACME, "bob")
 
 
-async def test_single_fields(office: Office) -> None:
+async def test_single_fields_can_be_changed(services: Services) -> None:
     changes: dict[str, Any] = {
         "phone": None,
         "zone": "Europe/Berlin",
@@ -36,17 +36,17 @@ async def test_single_fields(office: Office) -> None:
         "devices": [APNS, FCM, APNS],
         "quiet": {"hours": "21:00-06:00", "then": "drop"},
     }
-    changed = await office.users.patch(ACME, "ada", changes)
+    changed = await services.users.patch(ACME, "ada", changes)
     assert changed is not None
     user = changed.user
     assert (user.email, user.phone, user.zone) == ("ada@example.com", None, "Europe/Berlin")
     assert user.devices == (Device("apns", "ab" * 32), Device("fcm", "x" * 40))
     assert user.quiet == Quiet(1260, 360, "drop")
-    more = await office.users.patch(ACME, "ada", {"preferences": {"sms": True}, "quiet": {"then": "defer"}})
+    more = await services.users.patch(ACME, "ada", {"preferences": {"sms": True}, "quiet": {"then": "defer"}})
     assert more is not None
     assert more.user.preferences == {"news": False, "sms": True}
     assert more.user.quiet == Quiet(1260, 360, "defer")
-    assert await office.users.patch(ACME, "nobody", {"name": "x"}) is None
+    assert await services.users.patch(ACME, "nobody", {"name": "x"}) is None
 
 
 @pytest.mark.parametrize(
@@ -72,60 +72,60 @@ async def test_single_fields(office: Office) -> None:
         ({"variables": {"x": "y" * 70_000}}, "variables.x"),
     ],
 )
-async def test_wrong_fields_are_named(office: Office, document: dict[str, Any], field: str) -> None:
+async def test_wrong_fields_are_named(services: Services, document: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
-        await office.users.put(ACME, "bob", document)
+        await services.users.put(ACME, "bob", document)
     assert refused.value.field == field
-    assert await office.users.get(ACME, "bob") is None
+    assert await services.users.get(ACME, "bob") is None
 
 
-async def test_the_words_that_may_stand_there_are_told(office: Office) -> None:
-    for document, told in (
-        ({"devices": [{"platform": "pager", "token": "x"}]}, "'pager' is not one of apns, fcm"),
-        ({"quiet": {"hours": "22:00-07:00", "then": "sleep"}}, "'sleep' is not one of defer, drop"),
+async def test_an_invalid_choice_is_refused_with_the_valid_ones(services: Services) -> None:
+    for document, facts in (
+        ({"devices": [{"platform": "pager", "token": "x"}]}, "'pager' is not known: use one of apns, fcm"),
+        ({"quiet": {"hours": "22:00-07:00", "then": "sleep"}}, "'sleep' is not known: use one of defer, drop"),
     ):
-        with pytest.raises(Invalid, match=told):
-            await office.users.put(ACME, "bob", document)
+        with pytest.raises(Invalid, match=facts):
+            await services.users.put(ACME, "bob", document)
 
 
 @pytest.mark.parametrize("wrong", ["", "a/b", "a b", "-a", "a" * 101, "\u00e4"])
-async def test_wrong_ids_are_refused(office: Office, wrong: str) -> None:
+async def test_wrong_ids_are_refused(services: Services, wrong: str) -> None:
     with pytest.raises(Invalid, match="not a valid user id"):
-        await office.users.put(ACME, wrong, Profile())
+        await services.users.put(ACME, wrong, Profile())
 
 
-async def test_a_change_that_expects_another_version_is_refused(office: Office) -> None:
-    seen = await office.users.get(ACME, "ada")
+async def test_a_change_that_expects_another_version_is_refused(services: Services) -> None:
+    seen = await services.users.get(ACME, "ada")
     assert seen is not None
-    await office.users.patch(ACME, "ada", {"name": "Ada L"}, expected=seen.version)
+    await services.users.patch(ACME, "ada", {"name": "Ada L"}, expected=seen.version)
     for change in (
-        office.users.put(ACME, "ada", ADA, expected=seen.version),
-        office.users.patch(ACME, "ada", {"name": "x"}, expected=seen.version),
-        office.users.delete(ACME, "ada", expected=seen.version),
-        office.users.put(ACME, "ada", ADA, expected=0),
+        services.users.put(ACME, "ada", ADA, expected=seen.version),
+        services.users.patch(ACME, "ada", {"name": "x"}, expected=seen.version),
+        services.users.delete(ACME, "ada", expected=seen.version),
+        services.users.put(ACME, "ada", ADA, expected=0),
     ):
         with pytest.raises(Conflict):
             await change
 
 
-async def test_pages_by_prefix(office: Office) -> None:
+async def test_pages_by_prefix(services: Services) -> None:
     names = ["b", "ba", "ba.1", "ba:2", "bb", "c", "az~"]
     for name in names:
-        await office.users.put(ACME, name, Profile(quiet=QuietHours("22:00-07:00")))
-    page = await office.users.page(ACME, "ba", limit=2)
+        await services.users.put(ACME, name, Profile(quiet=QuietHours("22:00-07:00")))
+    page = await services.users.page(ACME, "ba", limit=2)
     assert [user.id for user in page.users] == ["ba", "ba.1"]
-    rest = await office.users.page(ACME, "ba", page.cursor, limit=2)
+    rest = await services.users.page(ACME, "ba", page.cursor, limit=2)
     assert ([user.id for user in rest.users], rest.cursor) == (["ba:2"], None)
-    everyone = await office.users.page(ACME)
+    everyone = await services.users.page(ACME)
     assert [user.id for user in everyone.users] == sorted([*names, "ada"])
     with pytest.raises(Invalid):
-        await office.users.page(ACME, limit=0)
+        await services.users.page(ACME, limit=0)
 
 
-async def test_found_by_address(office: Office) -> None:
-    await office.users.put(ACME, "twin", Profile(email="Ada@Example.com"))
-    found = await office.users.with_address(ACME, "email", "ADA@example.com")
+async def test_users_are_found_by_address(services: Services) -> None:
+    await services.users.put(ACME, "twin", Profile(email="Ada@Example.com"))
+    found = await services.users.with_address(ACME, "email", "ADA@example.com")
     assert {user.id for user in found} == {"ada", "twin"}
-    assert [user.id for user in await office.users.with_address(ACME, "sms", "+15550100")] == ["ada"]
-    await office.users.patch(ACME, "ada", {"email": "new@example.com"})
-    assert [user.id for user in await office.users.with_address(ACME, "email", "ada@example.com")] == ["twin"]
+    assert [user.id for user in await services.users.with_address(ACME, "sms", "+15550100")] == ["ada"]
+    await services.users.patch(ACME, "ada", {"email": "new@example.com"})
+    assert [user.id for user in await services.users.with_address(ACME, "email", "ada@example.com")] == ["twin"]

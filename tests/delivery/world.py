@@ -1,4 +1,4 @@
-"""A whole engine on a memory store with workers beside it, and providers that do as they are told."""
+"""An engine on a memory store with workers, and scripted providers."""
 
 import asyncio
 from collections import Counter
@@ -10,23 +10,25 @@ import msgspec
 
 from tidings import tasks
 from tidings.clock import Clock, SystemClock
-from tidings.delivery import errands
-from tidings.delivery.filing import delivery_key, notification_put, read, user_put
-from tidings.delivery.handling import Terms
-from tidings.delivery.versions import Templates
-from tidings.delivery.waiting import Waiting
-from tidings.delivery.worker import Settings, Worker
+from tidings.delivery.notifications.template_usage import TemplateUsage
+from tidings.delivery.rows import change, delivery_key, notification_put, read, user_put
+from tidings.delivery.templates.repository import TemplateRepository
+from tidings.delivery.worker import job as jobs
+from tidings.delivery.worker.pipeline import RetryPolicy
+from tidings.delivery.worker.worker import Settings, Worker
+from tidings.delivery.worker.writer import Commit
 from tidings.domain.facts import DeliveryFact, DeliveryListener
 from tidings.domain.notifications import circuit_breaker
 from tidings.domain.notifications.delivery import Accepted, Delivery, Verdict
-from tidings.domain.notifications.message import ChannelName, Rendered, channel_of
+from tidings.domain.notifications.message import ChannelName, Rendered
 from tidings.domain.notifications.notification import PRIORITIES, DeliveryJob, InlineContent, Notification, topic
 from tidings.domain.notifications.retry_backoff import Backoff
 from tidings.domain.notifications.user import User
 from tidings.domain.schedules.command import Add, Outcome
 from tidings.domain.schedules.when import Once
 from tidings.engine import Engine
-from tidings.ports import Provider, Store
+from tidings.ports import Address, Provider, Store
+from tidings.ports.tables import ChangeGroup, GroupResult
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
 
@@ -34,16 +36,16 @@ TENANT = "default"
 MS = 1_000
 SECOND = 1_000_000
 QUICK = Settings(
-    terms=Terms(Backoff(first_us=10 * MS, longest_us=50 * MS, attempts_max=4), claim_us=400 * MS),
+    policy=RetryPolicy(Backoff(first_us=10 * MS, longest_us=50 * MS, attempts_max=4), claim_us=400 * MS),
     breaker=circuit_breaker.Terms(failures_max=5, first_us=150 * MS, longest_us=SECOND, trial_us=300 * MS),
     send_s=0.3,
 )
 
 
 class Recorder:
-    """A provider that remembers what it took. `answer` says what it does; without it, everything is accepted.
+    """A provider that records its messages. `answer` decides the result; by default everything is accepted.
 
-    `took` is what people got of it: an id that it knows again is accepted, and goes to nobody.
+    `took` counts what recipients received: a message id seen before is accepted and not sent again.
     """
 
     def __init__(self, *channels: ChannelName, deduplicates: bool = True) -> None:
@@ -55,8 +57,9 @@ class Recorder:
         self.answer: Callable[[Rendered], Verdict | None] = lambda _: None
         self.gate: asyncio.Event | None = None
 
-    def takes(self, message: Rendered) -> bool:
-        return not self._channels or channel_of(message) in self._channels
+    def accepts(self, channel: ChannelName, address: Address) -> bool:
+        del address
+        return not self._channels or channel in self._channels
 
     async def send(self, message: Rendered) -> Verdict:
         self.calls.append(message)
@@ -80,20 +83,32 @@ class World:
         self.store = store
         self.engine = Engine(store, clock)
         self.clock = clock = self.engine.clock
-        self.templates = Templates(store.documents, clock, Waiting(store.documents, self.engine, clock))
-        self.told: list[DeliveryFact] = []
-        self.told_to: list[DeliveryListener] = [self.told.append]
+        self.templates = TemplateRepository(store.tables, clock, TemplateUsage(store.tables, self.engine, clock))
+        self.facts: list[DeliveryFact] = []
+        self.listeners: list[DeliveryListener] = [self.facts.append]
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
 
     def worker(self, providers: Mapping[str, Provider], settings: Settings = QUICK, **more: Any) -> Worker:
         store: Store = more.pop("store", self.store)
-        submit = more.pop("submit", self.engine.submit)
-        worker = Worker(store, submit, providers, self.templates, self.clock, settings, tell=self._tell, **more)
-        self.engine.listen(worker)
+        given = {"submit": self.engine.submit, "commit": self._commit_to(store), "listener": self._publish, **more}
+        worker = Worker(store, providers, self.templates, self.clock, settings, **given)
+        self.engine.following.watch(worker.topics, worker.notify)
         return worker
 
-    def _tell(self, fact: DeliveryFact) -> None:
-        for listener in self.told_to:
+    def _commit_to(self, store: Store) -> Commit:
+        """What commits to a store; to a wrapped one directly, so that the wrapper sees it."""
+        if store is self.store:
+            return self.engine.commit
+
+        async def commit(groups: Sequence[ChangeGroup]) -> list[GroupResult]:
+            results = await store.tables.commit(groups, self.clock.now())
+            self.engine.lanes.wake()
+            return results
+
+        return commit
+
+    def _publish(self, fact: DeliveryFact) -> None:
+        for listener in self.listeners:
             listener(fact)
 
     def start(self, worker: Worker) -> "asyncio.Task[None]":
@@ -105,7 +120,7 @@ class World:
         await self._tasks.pop(worker)
 
     async def kill(self, worker: Worker) -> None:
-        """Its task ends at once, and with it all that it does."""
+        """Cancel its task at once, with everything it does."""
         await tasks.end([self._tasks.pop(worker)])
 
     async def close(self) -> None:
@@ -114,16 +129,19 @@ class World:
         await self.engine.stop()
 
     async def put_user(self, user: User) -> None:
-        await self.store.documents.change([[user_put(TENANT, user, -1)]], self.clock.now())
+        await change(self.store.tables, [[user_put(TENANT, user, -1)]], self.clock.now())
 
     async def notify(self, *notifications: Notification, at: int | None = None) -> list[Outcome]:
-        """Accept them as the product does: the document first, then the schedule."""
+        """Accept them as the services do, each with its schedule."""
         now = self.clock.now()
-        await self.store.documents.change([[notification_put(each, -1)] for each in notifications], now)
-        return await self.engine.submit([schedule(each, now if at is None else at) for each in notifications])
+        groups = [
+            ChangeGroup((notification_put(each, -1),), schedule(each, now if at is None else at))
+            for each in notifications
+        ]
+        return [result.outcome for result in await self.engine.commit(groups) if result.outcome is not None]
 
     async def delivery(self, name: str) -> Delivery | None:
-        [found] = await self.store.documents.get([delivery_key(TENANT, name)], self.clock.now())
+        [found] = await self.store.tables.get([delivery_key(TENANT, name)], self.clock.now())
         return None if found is None else read(found, Delivery)
 
     async def settled(self, *names: str, timeout_s: float = 10.0) -> list[Delivery]:
@@ -137,7 +155,7 @@ class World:
         return await eventually(all_settled, timeout_s) or []
 
     async def dead(self) -> list[Any]:
-        """What lies among the dead letters."""
+        """The dead letters."""
         records = [
             await self.store.read(TENANT, "notify.dead", part, 0, 1_000) for part in range(self.store.partitions)
         ]
@@ -145,7 +163,7 @@ class World:
 
 
 @asynccontextmanager
-async def living(store: Store | None = None) -> AsyncIterator[World]:
+async def started_world(store: Store | None = None) -> AsyncIterator[World]:
     world = World(store or MemoryStore(), SystemClock())
     await world.engine.start()
     try:
@@ -159,9 +177,9 @@ def words(name: str, *channels: ChannelName, user: str | None = "ada", **more: A
     return Notification(name, TENANT, channels or ("email",), **given)
 
 
-def schedule(notification: Notification, at: int, errand: DeliveryJob | None = None) -> Add:
+def schedule(notification: Notification, at: int, job: DeliveryJob | None = None) -> Add:
     where = topic(notification.channels[0], notification.priority)
-    packed = errands.message(errand or DeliveryJob(notification.id))
+    packed = jobs.job_message(job or DeliveryJob(notification.id))
     priority = PRIORITIES[notification.priority]
     return Add(notification.tenant, notification.id, where, Once(at), packed, b"c" * 16, at, priority)
 

@@ -1,4 +1,4 @@
-"""The quick way of rendering says exactly what python-liquid says, but for objects and lists, which are JSON."""
+"""The fast renderer gives the same text as python-liquid, except for objects and lists, which are JSON."""
 
 import json
 from contextlib import suppress
@@ -62,7 +62,7 @@ VALUES = st.recursive(SCALARS, nested, max_leaves=6)
     variables=st.dictionaries(st.sampled_from("abc"), VALUES),
     html=st.booleans(),
 )
-def test_both_ways_agree(pieces: list[str], variables: dict[str, Any], html: bool) -> None:
+def test_rendering_agrees_with_python_liquid(pieces: list[str], variables: dict[str, Any], html: bool) -> None:
     text = "".join(pieces)
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -82,7 +82,7 @@ def test_both_ways_agree(pieces: list[str], variables: dict[str, Any], html: boo
 
 @settings(max_examples=300)
 @given(st.text("{}%|.'\"[]() abfori\n-=:,0", max_size=60))
-def test_any_text_is_taken_or_refused(text: str) -> None:
+def test_any_text_is_accepted_or_refused(text: str) -> None:
     with suppress(Invalid):
         assert isinstance(Source(text, "text").render({"a": "x", "b": [1]}), str)
 

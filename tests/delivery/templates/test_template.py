@@ -1,10 +1,12 @@
-"""Templates: a part for each channel, languages, what they need, what is wrong with them."""
+"""Templates: a part for each channel, languages, required variables, and errors."""
 
 import json
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tidings.delivery.templates import (
     Compiled,
@@ -27,7 +29,7 @@ def made(**parts: Any) -> Compiled:
     return compile_template(Template("reminder", Parts(**by_language)))
 
 
-def test_an_email_has_a_subject_a_page_and_words() -> None:
+def test_an_email_has_a_subject_an_html_page_and_a_text() -> None:
     template = made(email=EmailPart("Hi {{ name }}\n", "<p>Dear {{ name }}</p>", "Dear {{ name }}"))
     content = template.render("email", {"name": "Ada & <Co>"})
     assert content.title == "Hi Ada & <Co>"
@@ -35,19 +37,19 @@ def test_an_email_has_a_subject_a_page_and_words() -> None:
     assert content.text == "Dear Ada & <Co>"
 
 
-def test_a_page_alone_gives_its_words() -> None:
+def test_the_text_of_an_email_is_derived_from_its_html_page() -> None:
     page = "<title>x</title><style>p {}</style><h1>Hi&nbsp;{{ name }}</h1><p>Tea<br/>at   nine &amp; ten</p>"
     assert made(email=EmailPart("s", page)).render("email", {"name": "<b>"}).text == "Hi <b>\nTea\nat nine & ten\n"
     assert plain_text("a < b > c <p" + "<" * 50_000) == "a c <p" + "<" * 50_000 + "\n"
 
 
-def test_what_is_not_marked_as_safe_is_escaped() -> None:
+def test_values_not_marked_as_safe_are_escaped() -> None:
     page = "{{ a }}{{ a | upcase }}{% assign b = a %}{{ b }}{% for x in c %}{{ x }}{% endfor %}{{ a | safe }}"
     content = made(email=EmailPart("s", page)).render("email", {"a": "<i>", "c": ["<i>"]})
     assert content.html == "&lt;i&gt;&lt;I&gt;&lt;i&gt;&lt;i&gt;<i>"
 
 
-def test_a_text_message_says_how_many_segments_it_takes() -> None:
+def test_a_text_message_has_its_number_of_segments() -> None:
     content = made(sms=SmsPart("Hi {{ name }}, {{ text }}")).render("sms", {"name": "Ada", "text": "x" * 160})
     assert content.segments is not None
     assert (content.segments.count, content.segments.encoding) == (2, "GSM-7")
@@ -64,11 +66,28 @@ def test_push_and_inbox() -> None:
     assert (inbox.title, inbox.text) == ("Hi Ada", "Tea")
 
 
-def test_no_value_breaks_out_of_a_webhooks_document() -> None:
+def test_no_value_breaks_the_json_of_a_webhook() -> None:
     body = {"text": "Hi {{ name }}", "list": ["{{ name }}", 1, None, True], "deep": {"x": "{{ n }}"}}
     content = made(webhook=WebhookPart(body)).render("webhook", {"name": '", "admin": "true', "n": 3})
     name = '", "admin": "true'
     assert json.loads(content.json) == {"text": f"Hi {name}", "list": [name, 1, None, True], "deep": {"x": "3"}}
+
+
+@given(st.text(st.characters(exclude_categories=())), st.text() | st.integers(-(2**64), 2**64))
+@example('"\\\x00\x1f\x7f\u2028é😀</script>%s%', 7)
+@example("\ud800", "")
+def test_a_webhook_is_the_json_of_its_rendered_texts(name: str, number: str | int) -> None:
+    body = {"100 %": "100 % {{ name }}%s", "a": [{"b": "{{ n }}{{ name }}"}, '\\ " é', 1.5, None], "n": "{{ n }}"}
+    template = made(webhook=WebhookPart(body))
+    given = {"name": name, "n": number}
+    texts = {"100 %": f"100 % {name}%s", "a": [{"b": f"{number}{name}"}, '\\ " é', 1.5, None], "n": f"{number}"}
+    try:
+        wanted = msgspec.json.encode(texts)
+    except UnicodeEncodeError:
+        with pytest.raises(UnicodeEncodeError):
+            template.render("webhook", given)
+    else:
+        assert template.render("webhook", given).json == wanted
 
 
 @pytest.mark.parametrize(
@@ -86,13 +105,13 @@ def test_no_value_breaks_out_of_a_webhooks_document() -> None:
         ("x", "Hello"),
     ],
 )
-def test_the_nearest_language_is_taken(wanted: str | None, text: str) -> None:
+def test_the_closest_language_is_chosen(wanted: str | None, text: str) -> None:
     words = {"en": "Hello", "de": "Hallo", "de-AT": "Servus", "zh": "nihao"}
     template = made(sms={tag: SmsPart(said) for tag, said in words.items()})
     assert template.render("sms", {}, wanted).text == text
 
 
-def test_without_its_own_language_any_is_better_than_none() -> None:
+def test_without_a_matching_language_another_is_used() -> None:
     assert made(sms={"fr": SmsPart("Salut"), "da": SmsPart("Hej")}).render("sms", {}, "en").text == "Hej"
 
 
@@ -121,7 +140,7 @@ def test_without_its_own_language_any_is_better_than_none() -> None:
         ),
     ],
 )
-def test_what_a_template_needs(text: str, needs: list[str]) -> None:
+def test_required_variables_of_a_template(text: str, needs: list[str]) -> None:
     assert list(made(in_app=InAppPart("t", text)).needs()) == needs
 
 
@@ -134,8 +153,9 @@ def test_a_missing_variable_is_named_before_anything_is_accepted() -> None:
     assert template.needs(["sms"]) == ("code",)
     full = {"name": "Ada", "order": {"id": 1}, "anrede": "Frau", "code": "1"}
     template.check(full)
-    template.check({"code": None}, ["sms"])
-    template.check({"order": {"id": 1}, "anrede": "", "name": None}, ["email"])
+    template.check({"order": {"id": 1}, "anrede": "", "name": "Ada"}, ["email"])
+    with pytest.raises(Invalid, match="missing 'code'"):
+        template.check({"code": None}, ["sms"])  # null would be printed as nothing
     for name in full:
         with pytest.raises(Invalid, match=f"variables: missing '{name}.*', which template 'reminder' needs"):
             template.check({key: value for key, value in full.items() if key != name})
@@ -145,7 +165,7 @@ def test_a_missing_variable_is_named_before_anything_is_accepted() -> None:
         template.check({}, ["email"])
 
 
-def test_what_the_analysis_cannot_see_is_an_error_too() -> None:
+def test_a_missing_variable_that_analysis_cannot_find_is_an_error_at_rendering() -> None:
     template = made(in_app=InAppPart("t", "{% for item in items %}{{ item.name }}{% endfor %}"))
     with pytest.raises(Invalid, match=r"line 1: item\.name is undefined"):
         template.render("in_app", {"items": [{"id": 1}]})
@@ -169,14 +189,14 @@ def test_what_the_analysis_cannot_see_is_an_error_too() -> None:
         ("{% if a %}" * 50 + "{% endif %}" * 50, "nesting"),
     ],
 )
-def test_what_is_wrong_is_said_when_it_is_stored(text: str, says: str) -> None:
+def test_an_invalid_template_is_refused_when_stored(text: str, says: str) -> None:
     with pytest.raises(Invalid) as refused:
         made(sms=SmsPart(text))
     assert refused.value.field == "parts.sms.en.text"
     assert says in refused.value.detail
 
 
-def test_a_break_outside_of_a_loop() -> None:
+def test_a_break_outside_of_a_loop_is_refused() -> None:
     with pytest.raises(Invalid, match="outside of a loop"):
         made(sms=SmsPart("{% break %}")).render("sms", {})
 
@@ -202,7 +222,7 @@ def test_a_variable_cannot_break_a_subject(value: str) -> None:
         (Template("a", Parts(email={"en": EmailPart("x")})), "parts.email.en"),
     ],
 )
-def test_templates_that_are_refused(template: Template, field: str) -> None:
+def test_invalid_templates_are_refused(template: Template, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         compile_template(template)
     assert refused.value.field == field
@@ -213,7 +233,7 @@ def test_a_channel_without_a_part_is_named() -> None:
         made(sms=SmsPart("x")).render("push", {})
 
 
-def test_staleness_by_time_or_by_class() -> None:
+def test_expiry_by_duration_or_by_class() -> None:
     parts = Parts(sms={"en": SmsPart("x")})
     assert Template("a", parts).stale_after_us is None
     assert Template("a", parts, urgency="asap").stale_after_us is None
@@ -222,6 +242,21 @@ def test_staleness_by_time_or_by_class() -> None:
     assert Template("a", parts, urgency="digest", expires_after_us=5).stale_after_us == 5
 
 
-def test_a_template_travels_as_json() -> None:
+def test_a_template_round_trips_through_json() -> None:
     template = Template("a", Parts(email={"en": EmailPart("s", "<p>")}, webhook={"en": WebhookPart({"x": ["y"]})}))
     assert msgspec.json.decode(msgspec.json.encode(template), type=Template) == template
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "{% assign who = name %}\nHello {{ who }}",
+        "{% comment %}News{% endcomment %}\n{{ name }}",
+        "{{ name }}\nHello",
+        "{% if name %}{{ name }}{% endif %}\n{% unless name %}you{% endunless %}",
+    ],
+)
+def test_a_subject_is_only_refused_if_it_always_has_a_line_break(subject: str) -> None:
+    made(email=EmailPart(subject, text="x")).check_constants()
+    with pytest.raises(Invalid, match="line break"):
+        made(email=EmailPart("Hello {{ name }}\nNews", text="x")).check_constants()

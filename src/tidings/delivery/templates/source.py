@@ -4,6 +4,7 @@ Most of a template is words and plain variables. Those are put together here; py
 whatever a plain look-up does not find.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from liquid.builtin.expressions.logical import (
     LtExpression,
     NeExpression,
 )
-from liquid.builtin.expressions.primitive import RangeLiteral
+from liquid.builtin.expressions.primitive import IntegerLiteral, RangeLiteral
 from liquid.builtin.output import OutputNode
 from liquid.builtin.tags.case_tag import MultiExpressionBlockNode
 from liquid.builtin.tags.cycle_tag import CycleNode
@@ -33,12 +34,16 @@ from liquid.output import LimitedStringIO
 from liquid.static_analysis import TemplateAnalysis
 from liquid.stringify import to_liquid_string
 
-from tidings.delivery.templates.budget import ITEM_WORK, LOOP_WORK, OUTPUT_BYTES_MAX, STEP_WORK, Budget
 from tidings.delivery.templates.language import (
     FILTERS,
+    ITEM_WORK,
+    LOOP_WORK,
+    OUTPUT_BYTES_MAX,
     SOURCE_BYTES_MAX,
+    STEP_WORK,
     Bound,
     BoundedRange,
+    Budget,
     Language,
     Paid,
     PaidBlock,
@@ -66,15 +71,50 @@ _COMPARISONS = (
 )
 
 _WALKED = frozenset({list, dict})
+_PLAIN = frozenset({str, int})  # what is written as it is
 
 Path = tuple[str | int, ...]
 Step = str | tuple[Path, Node]
 
 
-class Source:
-    """A text that was checked. `needs` are the variables that it cannot do without, as paths; `uses` all by name."""
+class Pattern:
+    """A text with a place (`%s`) for each of some variables, for a person whose values are all texts and numbers."""
 
-    __slots__ = ("_bound", "_cost", "_costs", "_field", "_html", "_steps", "needs", "uses")
+    __slots__ = ("names", "text")
+
+    def __init__(self, names: Sequence[str], text: str) -> None:
+        self.names = names
+        self.text = text
+
+    def values(self, variables: Mapping[str, Any]) -> list[str | int] | None:
+        """The values in their order; None if one is missing, or something else."""
+        try:
+            values = [variables[name] for name in self.names]
+        except LookupError:
+            return None
+        return values if _PLAIN.issuperset(map(type, values)) else None
+
+
+class Source:
+    """A text that was checked. `needs` are the variables that it cannot do without, as paths; `uses` all by name.
+
+    `examined` are those that it does more with than print them: filters, conditions, loops, fields. `pattern` is there
+    if it only prints plain variables; `cost` is the work of rendering it.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_costs",
+        "_field",
+        "_html",
+        "_ranges",
+        "_steps",
+        "cost",
+        "examined",
+        "needs",
+        "pattern",
+        "uses",
+    )
 
     def __init__(self, text: str, field: str, *, html: bool = False) -> None:
         self._field = field
@@ -87,9 +127,31 @@ class Source:
         self.uses = frozenset(map(str, analysis.globals))
         names = {str(name) for node in nodes for name in (*node.template_scope(), *node.block_scope())}
         self._steps = [_step(node, names) for node in self._bound.nodes]
-        self._cost = STEP_WORK + sum(_cost(step[1], around) for step in self._steps if not isinstance(step, str))
+        printed = Counter(step[0] for step in self._steps if not isinstance(step, str))
+        self.examined = frozenset(
+            str(name) for name, found in analysis.globals.items() if len(found) > printed[(str(name),)]
+        )
+        self.pattern = _pattern(self._steps)
+        self.cost = STEP_WORK + sum(_cost(step[1], around) for step in self._steps if not isinstance(step, str))
         self._costs = {id(node): _block_cost(node, around) for node in nodes if isinstance(node, BlockNode)}
         _let_pay(nodes, expressions)
+        self._ranges = [each for each in expressions if type(each) is BoundedRange and _is_constant(each)]
+
+    def check_constants(self, budget: Budget) -> None:
+        """Refuse what fails whatever the variables are: a range that is too long, or all of it if it has none."""
+        try:
+            for each in self._ranges:
+                each.evaluate(self._context({}, budget))
+        except LiquidError as error:
+            raise Invalid(self._field, _reason(error)) from None
+        if not self.uses:
+            self.render({}, budget)
+
+    def constant_text(self) -> str:
+        """The text between its variables; none if it has tags, which may leave any part out."""
+        if self.pattern is None:
+            return ""
+        return "".join(step for step in self._steps if isinstance(step, str))
 
     def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> str:
         """The text with its variables; `Invalid` says what is missing or too much.
@@ -100,9 +162,17 @@ class Source:
         html, context = self._html, None
         parts: list[str] = []
         try:
-            budget.spend(self._cost)
+            budget.spend(self.cost)
         except LiquidError as error:
             raise Invalid(self._field, _reason(error)) from None
+        if self.pattern is not None and (values := self.pattern.values(variables)) is not None:
+            words = tuple(map(str, values))
+            length = sum(map(len, words))
+            if html and length <= budget.output:  # else it is too long already
+                words = tuple(map(escape, words))
+                length = sum(map(len, words))
+            self._write(length, budget)
+            return self.pattern.text % words
         for step in self._steps:
             if type(step) is str:
                 parts.append(step)
@@ -122,11 +192,14 @@ class Source:
                 text = escape(value) if html else value
             else:
                 text = to_liquid_string(value, html)
-            budget.output -= len(text)
-            if budget.output < 0:
-                raise Invalid(self._field, f"becomes longer than {OUTPUT_BYTES_MAX} characters, all parts together")
+            self._write(len(text), budget)
             parts.append(text)
         return "".join(parts)
+
+    def _write(self, characters: int, budget: Budget) -> None:
+        budget.output -= characters
+        if budget.output < 0:
+            raise Invalid(self._field, f"becomes longer than {OUTPUT_BYTES_MAX} characters, all parts together")
 
     def _context(self, variables: Mapping[str, Any], budget: Budget) -> Work:
         context = Work(self._bound, globals=variables)
@@ -159,6 +232,10 @@ def _parse(text: str, field: str, html: bool) -> tuple[Bound, TemplateAnalysis]:
         raise Invalid(field, f"uses the unknown filter {min(unknown)!r}: there are {', '.join(sorted(FILTERS))}")
     assert isinstance(bound, Bound)
     return bound, analysis
+
+
+def _is_constant(each: RangeLiteral) -> bool:
+    return isinstance(each.start, IntegerLiteral) and isinstance(each.stop, IntegerLiteral)
 
 
 def _nodes(nodes: Iterable[Node], context: RenderContext) -> Iterator[Node]:
@@ -244,6 +321,21 @@ def _step(node: Node, names: set[str]) -> Step:
         if keys and keys == path and keys[0] not in names and _PROPERTIES.isdisjoint(keys):
             return keys, node
     return (), node
+
+
+def _pattern(steps: Sequence[Step]) -> Pattern | None:
+    """The pattern of a text, if it has nothing but words and plain variables."""
+    names: list[str] = []
+    parts: list[str] = []
+    for step in steps:
+        if isinstance(step, str):
+            parts.append(step.replace("%", "%%"))
+        elif len(step[0]) == 1 and isinstance(step[0][0], str):
+            names.append(step[0][0])
+            parts.append("%s")
+        else:
+            return None
+    return Pattern(names, "".join(parts))
 
 
 def _reason(error: Exception, node: Node | None = None) -> str:

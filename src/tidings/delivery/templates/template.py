@@ -2,17 +2,24 @@
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from tidings.delivery.templates.budget import Budget
-from tidings.delivery.templates.extent import check_extent
-from tidings.delivery.templates.locales import check_locale, choose
-from tidings.delivery.templates.parts import EmailPart, InAppPart, Part, PushPart, SmsPart, Template, WebhookPart
-from tidings.delivery.templates.source import Path, Source
-from tidings.delivery.templates.values import check_values
+from tidings.delivery.templates.language import Budget
+from tidings.delivery.templates.parts import (
+    EmailPart,
+    InAppPart,
+    Part,
+    PushPart,
+    SmsPart,
+    Template,
+    WebhookPart,
+    check_extent,
+)
+from tidings.delivery.templates.source import Path, Pattern, Source
+from tidings.delivery.templates.values import check_locale, check_values, choose
 from tidings.domain.errors import Invalid
 from tidings.domain.names import check_name
 from tidings.domain.notifications.address import check_line
@@ -27,11 +34,14 @@ from tidings.domain.notifications.message import (
 
 LOCALES_MAX = 100
 WEBHOOK_DEPTH_MAX = 16
+RENDERED_MAX = 1_000  # descriptions of variables that are remembered
+RENDERED_BYTES_MAX = 512  # of the values in one
 PLAIN_WORK = 16  # of each character of a page whose words are taken
 
 _BREAKS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^<>]*>", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(style|script|title)\b[^<>]*>[^<]*</\1>", re.IGNORECASE)
 _MARKUP = re.compile(r"<[^<>]*>")
+_ESCAPED_IN_JSON = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 
 Variables = Mapping[str, Any]
 Render = Callable[[Variables, Budget], "Content"]
@@ -54,7 +64,7 @@ class Compiled:
 
     def __init__(self, template: Template) -> None:
         check_name(template.name, "name")
-        check_extent(template)
+        self.is_small = check_extent(template).is_small
         self.template = template
         self._parts: dict[ChannelName, dict[str, _Compiled]] = {}
         self._own = check_locale(template.locale, "locale")
@@ -63,7 +73,11 @@ class Compiled:
             if parts:
                 self._parts[channel] = parts
         compiled = [part for parts in self._parts.values() for part in parts.values()]
-        self._uses = frozenset(name for part in compiled for name in part.uses)
+        uses = frozenset(name for part in compiled for name in part.uses)
+        # The variables that it may look at, needed or not; None if their names are variable too.
+        self.uses = None if any(name.startswith("[") for name in uses) else uses
+        self.prints = uses - {name for part in compiled for name in part.examined}  # and does nothing else with them
+        self._rendered: set[object] = set()
         if not self._parts:
             raise Invalid("parts", f"are empty: give a part for one of {', '.join(CHANNEL_NAMES)}")
 
@@ -76,9 +90,25 @@ class Compiled:
         """The variables that it cannot do without, in whatever language: `name`, `order.id`."""
         return tuple(sorted(".".join(map(str, path)) for path in self._needs(channels)))
 
-    def uses(self, names: Set[str]) -> Set[str]:
-        """Which of these variables it may look at, needed or not; all of them where their names are variable too."""
-        return names if any(name.startswith("[") for name in self._uses) else names & self._uses
+    def is_known_to_render(self, described: object) -> bool:
+        """Whether it was rendered with variables that are described like these."""
+        return described in self._rendered
+
+    def remember_rendering(self, described: object, size: int) -> None:
+        """Remember that it can be rendered with variables of this description, unless that is long."""
+        if len(self._rendered) >= RENDERED_MAX:
+            self._rendered.clear()
+        if size <= RENDERED_BYTES_MAX:
+            self._rendered.add(described)
+
+    def check_constants(self) -> None:
+        """Refuse what could never be rendered, whatever the variables are.
+
+        It is asked of what is written: what an earlier release has stored can still be read.
+        """
+        for parts in self._parts.values():
+            for part in parts.values():
+                part.check_constants()
 
     def check(self, variables: Variables, channels: Iterable[ChannelName] | None = None) -> None:
         """Refuse variables that are too large, or not all there."""
@@ -124,10 +154,22 @@ class _Compiled:
     def __init__(self, part: Part, tag: str, field: str) -> None:
         self._tag = tag
         self._sources: list[Source] = []
+        self._titles: list[tuple[Source, str]] = []
         self._field = field
         self.render: Render = self._prepare(part)
         self.needs = frozenset(path for source in self._sources for path in source.needs)
         self.uses = frozenset(name for source in self._sources for name in source.uses)
+        self.examined = frozenset(name for source in self._sources for name in source.examined)
+
+    def check_constants(self) -> None:
+        """Refuse what fails whatever the variables are."""
+        for source, field in self._titles:
+            check_line(source.constant_text().strip(), field)
+        budget = Budget()
+        for source in self._sources:
+            source.check_constants(budget)
+        if not self.uses:
+            self.render({}, Budget())
 
     def _prepare(self, part: Part) -> Render:
         match part:
@@ -138,8 +180,8 @@ class _Compiled:
             case PushPart():
                 return self._push(part)
             case WebhookPart():
-                body = self._json(part.body, 1)
-                return lambda given, budget: Content(self._tag, json=msgspec.json.encode(body(given, budget)))
+                body = self._document(part.body)
+                return lambda given, budget: Content(self._tag, json=body(given, budget))
             case InAppPart():
                 title, text = self._title(part.title, "title"), self._source(part.body, "body")
                 return lambda given, budget: Content(self._tag, text.render(given, budget), title(given, budget))
@@ -190,6 +232,7 @@ class _Compiled:
     def _title(self, text: str, name: str) -> Callable[[Variables, Budget], str]:
         """One line: the ends are stripped, a line break inside is refused."""
         source, field = self._source(text, name), f"{self._field}.{name}"
+        self._titles.append((source, field))
 
         def render(variables: Variables, budget: Budget) -> str:
             title = check_line(source.render(variables, budget).strip(), field)
@@ -198,6 +241,21 @@ class _Compiled:
             return title
 
         return render
+
+    def _document(self, document: Any) -> Callable[[Variables, Budget], bytes]:
+        """A JSON document as bytes. If all of its texts are patterns, it is one, too: the rest of it never changes."""
+        render, sources = self._json(document, 1), self._sources
+        pattern, cost = _document_pattern(document, sources), sum(source.cost for source in sources)
+
+        def encode(variables: Variables, budget: Budget) -> bytes:
+            if pattern is not None and (values := pattern.values(variables)) is not None:
+                words = tuple(map(str, values))
+                is_allowed = cost <= budget.work and sum(map(len, words)) <= budget.output
+                if is_allowed and not _ESCAPED_IN_JSON.search("".join(words)):
+                    return (pattern.text % words).encode()
+            return msgspec.json.encode(render(variables, budget))
+
+        return encode
 
     def _json(self, value: Any, depth: int) -> Callable[[Variables, Budget], Any]:
         """A JSON document whose texts are rendered, each in its place."""
@@ -221,6 +279,28 @@ class _Compiled:
         return source
 
 
+def _document_pattern(document: Any, sources: Sequence[Source]) -> Pattern | None:
+    """The pattern of a JSON document, from those of its texts in their order; None if one has none."""
+    patterns = [source.pattern for source in sources if source.pattern is not None]
+    if len(patterns) < len(sources):
+        return None
+    texts = (each.text for each in patterns)
+
+    def with_places(value: Any) -> Any:
+        match value:
+            case str():
+                return next(texts)
+            case dict():
+                return {str(name).replace("%", "%%"): with_places(item) for name, item in value.items()}
+            case list():
+                return [with_places(item) for item in value]
+            case _:
+                return value
+
+    text = msgspec.json.encode(with_places(document)).decode()
+    return Pattern([name for each in patterns for name in each.names], text)
+
+
 def plain_text(page: str) -> str:
     """The words of an HTML page, for those who read without it."""
     words = _MARKUP.sub("", _BREAKS.sub("\n", _HIDDEN.sub("", page)))
@@ -235,4 +315,4 @@ def _has(variables: Variables, path: Path) -> bool:
             value = value[key]
         except (LookupError, TypeError):
             return False
-    return True
+    return value is not None  # null would be printed as nothing

@@ -1,0 +1,1 @@
+"""What limits sending: concurrency, rate limits, circuit breakers, and the choice of a provider."""

@@ -1,0 +1,364 @@
+"""Rate limits by provider, and by tenant at a provider, for all workers together.
+
+The token bucket of a limit is one row that all workers share. A worker leases tokens in advance by compare-and-set and
+spends them by itself, so that the store is asked a few times a second, not for each message. Leased tokens that are
+not spent within a second are lost: a limit is kept, not used up. A part of the bucket is for high priority alone,
+whichever worker the message is at.
+
+A message that can have a token within a moment waits here, and tokens are dealt by priority and tenant. One that has to
+wait longer gets the time when its turn may be, in the queue of its tenant and priority: nobody waits behind another
+tenant's bulk.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from tidings.clock import Clock
+from tidings.delivery.rows import encode, read
+from tidings.domain.errors import NotOwner, StoreError
+from tidings.domain.fleet import is_set_back
+from tidings.domain.notifications.rate_limit import Bucket, Rate, filled, next_at, take
+from tidings.domain.notifications.tables import SHARED
+from tidings.ports.tables import ChangeGroup, Put, RowKey, Tables
+
+LEASE_S = 0.2  # a lease has the tokens of this time
+SPEND_US = 1_000_000
+RETENTION_US = 3_600_000_000
+TRIES_MAX = 8
+PATIENCE_US = 500_000  # a message that may have a token within this time waits for it
+WAITERS_MAX = 32  # of one queue: waiting messages hold slots
+LEASES_MAX = 1_000  # of one worker; more only if so many are in use
+PAUSE_US_MIN = 1_000
+RETRY_US = 250_000  # while the store is away
+RESERVED_SHARE = 4  # one in so many tokens of a burst is for high priority alone
+IN_A_ROW_MAX = 4  # how many of high priority go before one of the others
+SECOND_US = 1_000_000
+
+Answer = Callable[[int | None], None]  # None: the message may go; otherwise from when on it may
+
+
+class RateLimits(msgspec.Struct, frozen=True):
+    """The limits of each provider in all, for each tenant, and for particular tenants."""
+
+    providers: dict[str, Rate] = {}
+    tenants: dict[str, Rate] = {}  # by provider, for each tenant
+    particular: dict[tuple[str, str], Rate] = {}  # by provider and tenant
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no limit at all."""
+        return not (self.providers or self.tenants or self.particular)
+
+    def own(self, provider: str, tenant: str) -> Rate | None:
+        """The limit of a tenant at a provider."""
+        return self.particular.get((provider, tenant)) or self.tenants.get(provider)
+
+    def of(self, provider: str, tenant: str) -> list[tuple[RowKey, Rate]]:
+        """The limits of a message, the tenant's own first: a message that it stops takes no shared token."""
+        found: list[tuple[RowKey, Rate]] = []
+        own = self.own(provider, tenant)
+        if own is not None:
+            found.append((RowKey("rate_limit", tenant, provider), own))
+        if (rate := self.providers.get(provider)) is not None:
+            found.append((RowKey("rate_limit", SHARED, provider), rate))
+        return found
+
+
+class RateLimiter:
+    """The leases of this worker, one for each limit."""
+
+    def __init__(self, tables: Tables, clock: Clock, limits: RateLimits, *, patience_us: int = PATIENCE_US) -> None:
+        self._tables = tables
+        self._clock = clock
+        self._limits = limits
+        self._patience_us = patience_us
+        self._leases: dict[RowKey, TokenLease] = {}
+
+    def enter(self, provider: str, tenant: str, answer: Answer, *, high: bool, returning: bool) -> None:
+        """Answer None once a message may go, at once or within a moment; otherwise from when on it may.
+
+        A message that was told a time and returns does not queue again.
+        """
+        leases = self._of(provider, tenant)
+        self._enter_next(leases, 0, tenant, answer, high=high, returning=returning)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether any message may go at once: there is no limit at all."""
+        return self._limits.is_empty
+
+    def give_back(self, provider: str, tenant: str) -> None:
+        """A message that might have gone does not: another may."""
+        for lease in self._of(provider, tenant):
+            lease.give_back()
+
+    def close(self) -> None:
+        """Stop: those that wait get no answer."""
+        for lease in self._leases.values():
+            lease.close()
+
+    def _of(self, provider: str, tenant: str) -> "list[TokenLease]":
+        leases = []
+        for key, rate in self._limits.of(provider, tenant):
+            lease = self._leases.get(key)
+            if lease is None:
+                self._drop_idle()
+                lease = TokenLease(self._tables, self._clock, key, rate, self._patience_us)
+                self._leases[key] = lease
+            leases.append(lease)
+        return leases
+
+    def _drop_idle(self) -> None:
+        """Forget the leases of tenants that send nothing, once there are many."""
+        if len(self._leases) >= LEASES_MAX:
+            idle = [key for key, lease in self._leases.items() if key.tenant != SHARED and lease.is_idle]
+            for key in idle:
+                del self._leases[key]
+
+    def _enter_next(
+        self, leases: "list[TokenLease]", number: int, tenant: str, answer: Answer, *, high: bool, returning: bool
+    ) -> None:
+        """Take a token of each limit in turn; if one has none, give those back that were taken."""
+        if number == len(leases):
+            answer(None)
+            return
+
+        def answered(until: int | None) -> None:
+            if until is None:
+                self._enter_next(leases, number + 1, tenant, answer, high=high, returning=returning)
+                return
+            for lease in leases[:number]:
+                lease.give_back()
+            answer(until)
+
+        leases[number].enter(tenant, answered, high=high, returning=returning)
+
+
+class _Waiter(msgspec.Struct, gc=False):
+    """A message that waits for a token, until a moment of elapsed time; `has_turn` once it has a place in its queue."""
+
+    answer: Answer
+    until: int
+    has_turn: bool
+
+
+class _Queue:
+    """The messages of one tenant and priority: those that wait here, and the times that were promised to others."""
+
+    def __init__(self, *, high: bool) -> None:
+        self.high = high
+        self.waiting: deque[_Waiter] = deque()
+        self.promised: deque[int] = deque()
+
+    def until(self, now: int) -> int:
+        """The last of the promised times that are still to come."""
+        while self.promised and self.promised[0] <= now:
+            self.promised.popleft()
+        return self.promised[-1] if self.promised else now
+
+
+class TokenLease:
+    """The tokens of one limit that this worker may spend, and the messages that wait for more."""
+
+    def __init__(self, tables: Tables, clock: Clock, key: RowKey, rate: Rate, patience_us: int) -> None:
+        self._tables = tables
+        self._clock = clock
+        self._key = key
+        self._rate = rate
+        self._patience_us = patience_us
+        self._reserved = max(1, rate.burst // RESERVED_SHARE) if rate.burst > 1 else 0
+        self._tokens = 0
+        self._until = 0
+        self._empty_until = {True: 0, False: 0}  # for high priority, and for the others
+        self._queues: dict[tuple[bool, str], _Queue] = {}
+        self._turns: dict[bool, dict[str, _Queue]] = {True: {}, False: {}}  # queues in which messages wait, in order
+        self._in_a_row = 0
+        self._seen = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message waits, and no time that was promised is still to come."""
+        now = self._clock.now()
+        return self._task is None and all(queue.until(now) <= now for queue in self._queues.values())
+
+    def enter(self, tenant: str, answer: Answer, *, high: bool, returning: bool) -> None:
+        """Spend a token for a message, now or within a moment, or answer when its turn may be."""
+        if self._is_closed:
+            return
+        now = self._see()
+        queue = self._queues.get((high, tenant))
+        is_long = queue is not None and not returning and queue.until(now) > now + self._patience_us
+        if self._tokens and not is_long and not self._turns[True] and not self._turns[False]:
+            self._spend(high=high)
+            answer(None)
+            return
+        if queue is None:
+            queue = self._queues[high, tenant] = _Queue(high=high)
+        if is_long or len(queue.waiting) >= WAITERS_MAX:
+            answer(self._promise(queue, now))
+            return
+        queue.waiting.append(_Waiter(answer, self._clock.elapsed() + self._patience_us, returning))
+        self._turns[high].setdefault(tenant, queue)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="tidings-rate-limit")
+        else:
+            self._wake.set()
+
+    def give_back(self) -> None:
+        """A token that was taken and is not spent."""
+        self._tokens += 1
+        self._deal()
+
+    def close(self) -> None:
+        """Stop: those that wait get no answer."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+        self._queues.clear()
+        self._turns = {True: {}, False: {}}
+
+    def _see(self) -> int:
+        """The time. If the clock was set back, all times before count no more."""
+        now = self._clock.now()
+        if is_set_back(self._seen, now):
+            self._until = 0
+            self._empty_until = {True: 0, False: 0}
+            for queue in self._queues.values():
+                queue.promised.clear()
+        self._seen = now
+        if now >= self._until:
+            self._tokens = 0
+        return now
+
+    async def _run(self) -> None:
+        """Lease tokens as long as messages wait for them.
+
+        A message that arrives meanwhile wakes this up: tokens may be left for its priority.
+        """
+        try:
+            while self._turns[True] or self._turns[False]:
+                self._wake.clear()
+                await self._fill()
+                self._deal()
+                self._bounce()
+                if (left_us := self._pause_us()) is not None:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(PAUSE_US_MIN, left_us) / SECOND_US):
+                            await self._wake.wait()
+        finally:
+            self._task = None
+            self._drop_queues(self._clock.now())
+
+    async def _fill(self) -> None:
+        """Lease tokens for each priority that waits, if there may be any."""
+        for high in (True, False):
+            now = self._see()
+            if self._turns[high] and not self._tokens and now >= self._empty_until[high]:
+                try:
+                    await self._lease(now, high=high)
+                except (StoreError, NotOwner):
+                    self._empty_until[high] = now + RETRY_US
+                if is_set_back(now, self._clock.now()):  # while the store was asked: the times that it gave are wrong
+                    self._until, self._empty_until[high] = 0, 0
+
+    def _bounce(self) -> None:
+        """Answer those that cannot have a token within their time, with the time when their turn may be.
+
+        All leave before the first is answered: an answer may lead to new messages here.
+        """
+        now, elapsed = self._see(), self._clock.elapsed()
+        bounced: list[tuple[Answer, int]] = []
+        for turns in self._turns.values():
+            for tenant, queue in list(turns.items()):
+                staying = deque[_Waiter]()
+                for waiter in queue.waiting:
+                    place = now
+                    if not waiter.has_turn:
+                        waiter.has_turn = True
+                        place = self._promise(queue, now)
+                    if place > now + self._patience_us:
+                        # High priority returns a little early: it gets its token before those that are less urgent.
+                        bounced.append((waiter.answer, place - self._patience_us // 2 if queue.high else place))
+                    elif elapsed >= waiter.until:
+                        bounced.append((waiter.answer, self._promise(queue, now)))
+                    else:
+                        staying.append(waiter)
+                queue.waiting = staying
+                if not staying:
+                    del turns[tenant]
+        for answer, place in bounced:
+            answer(place)
+
+    def _pause_us(self) -> int | None:
+        """How long nothing can happen here; None if nobody waits."""
+        now, elapsed = self._clock.now(), self._clock.elapsed()
+        waiting = [queue for turns in self._turns.values() for queue in turns.values()]
+        if not waiting:
+            return None
+        ends = min(waiter.until for queue in waiting for waiter in queue.waiting) - elapsed
+        return min(ends, min(self._empty_until[queue.high] for queue in waiting) - now)
+
+    def _promise(self, queue: _Queue, now: int) -> int:
+        """The next time in a queue, behind those of other queues that come before it if all take turns."""
+        self._drop_queues(now, queue)
+        number = len(queue.promised) + 1
+        alike = sum(min(len(each.promised), number) for each in self._queues.values() if each.high == queue.high)
+        others = sum(len(each.promised) for each in self._queues.values() if each.high != queue.high)
+        before = alike + min(others, alike // IN_A_ROW_MAX if queue.high else (alike + 1) * IN_A_ROW_MAX)
+        place = max(self._empty_until[queue.high], now) + int(before * SECOND_US / self._rate.per_s)
+        queue.promised.append(max(place, queue.until(now)))
+        return queue.promised[-1]
+
+    def _drop_queues(self, now: int, but: _Queue | None = None) -> None:
+        """Forget the queues in which nobody waits, and whose promised times are over."""
+        for key, each in list(self._queues.items()):
+            if each.until(now) <= now and not each.waiting and each is not but:
+                del self._queues[key]
+
+    def _deal(self) -> None:
+        """Give the tokens to those whose turn it is."""
+        while self._tokens and (self._turns[True] or self._turns[False]):
+            high = bool(self._turns[True]) and (not self._turns[False] or self._in_a_row < IN_A_ROW_MAX)
+            turns = self._turns[high]
+            tenant = next(iter(turns))
+            queue = turns.pop(tenant)
+            waiter = queue.waiting.popleft()
+            if queue.waiting:
+                turns[tenant] = queue  # behind the others
+            self._spend(high=high)
+            waiter.answer(None)
+
+    def _spend(self, *, high: bool) -> None:
+        self._tokens -= 1
+        self._in_a_row = self._in_a_row + 1 if high else 0
+
+    async def _lease(self, now: int, *, high: bool) -> None:
+        """Take tokens out of the bucket, again if another worker was faster. Only high priority takes the last ones.
+
+        A bucket that is ahead of a clock that was set back is rewritten even if nothing is taken: it would never fill.
+        """
+        portion = max(1, min(self._rate.burst, int(self._rate.per_s * LEASE_S)))
+        urgent = sum(len(queue.waiting) for queue in self._turns[True].values())
+        wanted, left = (min(portion, max(1, urgent + urgent // IN_A_ROW_MAX)), 0) if high else (portion, self._reserved)
+        for _ in range(TRIES_MAX):
+            [row] = await self._tables.get([self._key], now)
+            before = None if row is None else read(row, Bucket)
+            after, given = take(before, self._rate, wanted, now, left)
+            if not given and (before is None or before.at <= after.at):
+                self._empty_until[high] = next_at(filled(before, self._rate, now), self._rate, now, left)
+                return
+            values = (after.parts, after.at)
+            put = Put(self._key, encode(after), 0 if row is None else row.version, values, now + RETENTION_US)
+            [result] = await self._tables.commit([ChangeGroup((put,))], now)
+            if result.version and given:
+                self._see()  # tokens may have been given back meanwhile
+                self._tokens, self._until = self._tokens + given, now + SPEND_US
+                return
+        self._empty_until[high] = now + int(SECOND_US / self._rate.per_s)

@@ -1,0 +1,1 @@
+"""Notifications after acceptance: status, search, history, cancellation, resend and retention."""

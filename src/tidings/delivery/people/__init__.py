@@ -1,0 +1,1 @@
+"""Users, their addresses, preferences, suppressions and inboxes, and their erasure."""

@@ -1,0 +1,1 @@
+"""The delivery worker: reads released notifications, decides, claims, sends and settles them."""

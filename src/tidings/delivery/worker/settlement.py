@@ -1,0 +1,353 @@
+"""Settle: writes what became of deliveries, a batch in one transaction, with their next turns and dead letters.
+
+A delivery to an inbox has no other step: its entry is written in the same transaction.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from tidings import crash
+from tidings.clock import Clock
+from tidings.delivery.limits.router import ProviderRouter
+from tidings.delivery.people.suppressions import DeadAddressHandler
+from tidings.delivery.receipts import NEWS_MAX, after_receipt, suppresses, suppression_reason
+from tidings.delivery.rows import ProviderMessage, delivery_key, inbox_put, message_id, provider_message_key, read
+from tidings.delivery.templates.renderer import Renderer, Templates
+from tidings.delivery.worker.consumer import JobRecord
+from tidings.delivery.worker.context import ContextLoader, DeliveryContext
+from tidings.delivery.worker.policy import Defer, NotSent, fallback_or_finish
+from tidings.delivery.worker.reservation import PendingSend
+from tidings.delivery.worker.stage import BATCH_MAX, Stage
+from tidings.delivery.worker.transition import (
+    REASON_CHARS_MAX,
+    ProviderId,
+    Transition,
+    delivered,
+    unschedulable,
+    with_next_attempt,
+)
+from tidings.delivery.worker.writer import DeliveryWriter
+from tidings.domain.errors import Invalid, NotOwner, StoreError
+from tidings.domain.facts import Called, Deferred, DeliveryListener, Ended
+from tidings.domain.notifications.delivery import Delivery
+from tidings.domain.notifications.message import InApp
+from tidings.domain.schedules.command import Add, Outcome
+from tidings.ports import InboxProvider
+from tidings.ports.tables import GroupResult, Row
+
+NUMBERS_MAX = 100
+DEAD_BATCH_MAX = 16  # each takes reads and commits of its own
+INBOX_BATCH_MAX = 64  # so many messages are rendered in one turn of the event loop
+
+_ON_TIMELINE = frozenset({None, "pending", "paused", "in_flight", "released"})
+
+logger = logging.getLogger("tidings.delivery")
+
+
+class InboxDelivery(msgspec.Struct, frozen=True, eq=False):
+    """A delivery that is to be written to an inbox, and the provider that says how."""
+
+    record: JobRecord
+    context: DeliveryContext
+    provider_name: str
+    provider: InboxProvider
+
+
+class Settlement(msgspec.Struct, eq=False):
+    """A transition that is to be written over the row of this version.
+
+    `send` is set if it was claimed. `again` loads the record once more afterwards, `numbers` counts turns whose ids
+    were taken, `without_command` says that its schedule is there already or is not accepted. `called` is reported
+    once it is written.
+    """
+
+    record: JobRecord
+    context: DeliveryContext
+    transition: Transition
+    version: int
+    send: PendingSend | None = None
+    again: bool = False
+    numbers: int = 0
+    without_command: bool = False
+    called: Called | None = None
+
+
+class Settlements:
+    """Writes settlements. Each ends in `done`, or in `again` if the delivery was changed meanwhile."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        loader: ContextLoader,
+        writer: DeliveryWriter,
+        router: ProviderRouter,
+        dead_addresses: DeadAddressHandler,
+        *,
+        listener: DeliveryListener,
+        done: Callable[[JobRecord], None],
+        again: Callable[[JobRecord], None],
+        failed: Callable[[JobRecord, Exception], None],
+    ) -> None:
+        self._clock = clock
+        self._loader = loader
+        self._writer = writer
+        self._router = router
+        self._dead_addresses = dead_addresses
+        self._listener = listener
+        self._done = done
+        self._again = again
+        self._failed = failed
+        self._settles = Stage("settle", self._settle, batch_max=BATCH_MAX, on_error=self._fail)
+        self._dead_stage = Stage("dead_address", self._handle_dead, batch_max=DEAD_BATCH_MAX, on_error=self._fail)
+
+    def put(self, settlement: Settlement) -> None:
+        """Write a settlement; one with dead addresses after these are handled, without holding up the others."""
+        (self._dead_stage if settlement.transition.dead else self._settles).put([settlement])
+
+    async def idle(self) -> None:
+        """Return once everything is written."""
+        await self._dead_stage.idle()
+        await self._settles.idle()
+
+    async def stop(self) -> None:
+        await self._dead_stage.stop()
+        await self._settles.stop()
+
+    async def _handle_dead(self, settlements: list[Settlement]) -> None:
+        """Let nothing be sent to the dead addresses any more. It comes before the settlement, so no crash loses it."""
+        for each in settlements:
+            for address, reason in each.transition.dead:
+                await self._dead_addresses.handle(each.context, address, reason)
+        self._settles.put(settlements)
+
+    async def _settle(self, settlements: list[Settlement]) -> None:
+        crash.point("deliver.settling")
+        now = self._clock.now()
+        results = await self._writer.settle([_writable(each) for each in settlements], now)
+        crash.point("deliver.settled")
+        for each, result in zip(settlements, results, strict=True):
+            try:
+                await self._follow_up(each, result, now)
+            except (StoreError, NotOwner):
+                self.put(each)
+            except Exception as error:  # of this one alone: the others are written, and must not be again
+                logger.exception("what follows the settlement of %s failed", each.transition.delivery.name)
+                self._fail(each, error)
+
+    async def _follow_up(self, settlement: Settlement, result: GroupResult, now: int) -> None:
+        if result.version:
+            self._report(settlement, now)
+        elif result.outcome is not None:
+            self._command_refused(settlement, result)
+        else:
+            await self._changed_meanwhile(settlement)
+
+    def _report(self, settlement: Settlement, now: int) -> None:
+        if settlement.again:
+            self._again(settlement.record)
+            return
+        if settlement.called is not None:
+            self._listener(settlement.called)
+        transition, channel = settlement.transition, settlement.context.channel
+        delivery = transition.delivery
+        if transition.until is not None:
+            priority = settlement.context.notification.priority
+            self._listener(Deferred(now, channel, delivery.reason, transition.until, priority))
+        else:
+            self._listener(Ended(now, channel, delivery.state, delivery.reason))
+        self._done(settlement.record)
+
+    def _command_refused(self, settlement: Settlement, result: GroupResult) -> None:
+        """The timeline did not accept the next turn, or the dead letter."""
+        context, transition, outcome = settlement.context, settlement.transition, result.outcome
+        assert outcome is not None
+        if not is_refused(outcome):  # it is there already
+            settlement.without_command = True
+        elif transition.job is None:
+            assert transition.letter is not None, "a transition without a next turn has only a dead letter"
+            log_refusal(transition.letter, outcome)
+            settlement.without_command = True
+        elif (outcome.outcome == "rejected" and outcome.state is None) or settlement.numbers >= NUMBERS_MAX:
+            name, why = transition.delivery.name, outcome.reason or outcome.outcome
+            logger.error(
+                "the delivery %s of tenant %s has failed, because its next attempt cannot be scheduled: %s",
+                name,
+                context.tenant,
+                why,
+            )
+            settlement.transition = unschedulable(context, transition, outcome, self._clock.now())
+        else:
+            settlement.numbers += 1
+            settlement.transition = with_next_attempt(transition)
+        self.put(settlement)
+
+    async def _changed_meanwhile(self, settlement: Settlement) -> None:
+        """A row did not have its expected version: find out which, and go on accordingly."""
+        context, send, transition = settlement.context, settlement.send, settlement.transition
+        accepted = list(dict.fromkeys(transition.accepted))
+        keys = [
+            delivery_key(context.tenant, context.delivery.name),
+            *(provider_message_key(each.provider, each.id) for each in accepted),
+        ]
+        if transition.entry is not None:
+            keys.append(transition.entry.key)
+        row, *messages = await self._loader.rows(keys)
+        is_entered = transition.entry is not None and messages.pop() is not None
+        version = 0 if row is None else row.version
+        stored = None if row is None else read(row, Delivery)
+        if version == settlement.version and accepted:
+            found = list(zip(accepted, messages, strict=True))
+            settlement.transition = _with_receipts(context, transition, found, self._clock.now())
+        elif version == settlement.version and is_entered:  # sent again by hand: the entry stays as it is, read or not
+            settlement.transition = msgspec.structs.replace(transition, entry=None)
+        elif send is not None and stored is not None and stored.claim == send.claim:
+            # A receipt came meanwhile: the delivery is still ours, and keeps the receipt.
+            delivery = _with_news(transition.delivery, stored)
+            settlement.transition = msgspec.structs.replace(transition, delivery=delivery)
+            settlement.version = version
+        else:
+            if send is not None and row is None:  # its recipient was erased
+                ids = [message_id(context.tenant, context.delivery.name, answer.number) for answer in send.answers]
+                await self._router.erase(context.tenant, ids)
+            self._return_token(settlement)
+            self._again(settlement.record)
+            return
+        self.put(settlement)
+
+    def _return_token(self, settlement: Settlement) -> None:
+        """An inbox entry that is not written leaves its token to other messages."""
+        if settlement.called is not None:
+            self._router.limiter.give_back(settlement.called.provider, settlement.context.tenant)
+
+    def _fail(self, settlement: Settlement, error: Exception) -> None:
+        self._return_token(settlement)
+        self._failed(settlement.record, error)
+
+
+class InboxDeliveries:
+    """Delivers to inboxes: renders messages, and puts their entries into the settlements of their deliveries."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        router: ProviderRouter,
+        renderer: Renderer,
+        *,
+        settle: Callable[[Settlement], None],
+        decided: Callable[[JobRecord, DeliveryContext, NotSent], None],
+        failed: Callable[[JobRecord, Exception], None],
+    ) -> None:
+        self._clock = clock
+        self._router = router
+        self._renderer = renderer
+        self._settle = settle
+        self._decided = decided
+        self._deliveries = Stage(
+            "inbox", self._deliver, batch_max=INBOX_BATCH_MAX, on_error=lambda each, error: failed(each.record, error)
+        )
+
+    def put(self, deliveries: Iterable[InboxDelivery]) -> None:
+        self._deliveries.put(deliveries)
+
+    async def stop(self) -> None:
+        await self._deliveries.stop()
+
+    async def _deliver(self, deliveries: list[InboxDelivery]) -> None:
+        now = self._clock.now()
+        templates = await self._renderer.templates(each.context for each in deliveries)
+        built = [(each, self._build(each, templates, now)) for each in deliveries]
+        for each, found in built:
+            if isinstance(found, Transition):
+                self._limit(each, found, now)
+            else:
+                self._decided(each.record, each.context, found)
+        await asyncio.sleep(0)  # rendering many has taken a while
+
+    def _build(self, delivery: InboxDelivery, templates: Templates, now: int) -> Transition | NotSent:
+        context = delivery.context
+        if context.user is None:
+            return fallback_or_finish(context, "failed", "address_refused")  # only a user has an inbox
+        name = message_id(context.tenant, context.delivery.name)
+        try:
+            content = self._renderer.content(context, templates)
+            message = self._renderer.message(context, content, context.user.id, name)
+            assert isinstance(message, InApp)
+            entry, until = delivery.provider.entry(message, now)
+            put = inbox_put(context.tenant, entry, 0, until)
+        except (Invalid, UnicodeError) as error:
+            return fallback_or_finish(context, "failed", f"content_refused: {error}"[:REASON_CHARS_MAX])
+        return delivered(context, delivery.provider_name, name, put, now)
+
+    def _limit(self, delivery: InboxDelivery, transition: Transition, now: int) -> None:
+        """Settle it as soon as its rate limits allow."""
+        record, context, name = delivery.record, delivery.context, delivery.provider_name
+        before = context.delivery
+
+        def answered(until: int | None) -> None:
+            if until is not None:
+                self._decided(record, context, Defer(until, "rate_limited"))
+                return
+            late_us = max(0, now - before.was_due)
+            called = Called(now, context.channel, name, "accepted", None, late_us, bool(before.attempts))
+            self._settle(Settlement(record, context, transition, context.version, called=called))
+
+        self._router.limiter.enter(
+            name, context.tenant, answered, high=record.priority == "high", returning=before.reason == "rate_limited"
+        )
+
+
+def _with_receipts(
+    context: DeliveryContext, transition: Transition, found: Sequence[tuple[ProviderId, Row | None]], now: int
+) -> Transition:
+    """With the receipts that came before the ids of their messages were stored.
+
+    A provider's id that is taken stays with its first delivery.
+    """
+    delivery, accepted, dead = transition.delivery, list[ProviderId](), dict.fromkeys(transition.dead)
+    for each, row in found:
+        message = ProviderMessage() if row is None else read(row, ProviderMessage)
+        if message.delivery:
+            continue
+        accepted.append(msgspec.structs.replace(each, row_version=0 if row is None else row.version))
+        for receipt in message.receipts:
+            if receipt.tenant not in {None, context.tenant}:
+                continue
+            delivery = after_receipt(delivery, receipt, now)
+            if delivery.address is not None and suppresses(delivery, receipt):
+                dead[delivery.address, suppression_reason(receipt)] = None
+    return msgspec.structs.replace(transition, delivery=delivery, accepted=tuple(accepted), dead=tuple(dead))
+
+
+def _with_news(delivery: Delivery, stored: Delivery) -> Delivery:
+    """With the receipts that are stored, and its own."""
+    events = {each.event for each in stored.news}
+    own = (each for each in delivery.news if each.event not in events)
+    return msgspec.structs.replace(delivery, news=(*stored.news, *own)[-NEWS_MAX:])
+
+
+def _writable(settlement: Settlement) -> tuple[DeliveryContext, Transition, int]:
+    transition = settlement.transition
+    if settlement.without_command:
+        transition = msgspec.structs.replace(transition, job=None, until=None, letter=None)
+    return settlement.context, transition, settlement.version
+
+
+def is_refused(outcome: Outcome) -> bool:
+    """Whether a schedule is neither on the timeline nor was: one that is there already is the same one."""
+    if outcome.outcome in {"scheduled", "released"}:
+        return False
+    return not (outcome.outcome == "unchanged" and outcome.state in _ON_TIMELINE)
+
+
+def log_refusal(add: Add, outcome: Outcome) -> None:
+    """Report a dead letter that the timeline does not accept."""
+    logger.error(
+        "the dead letter %s of tenant %s cannot be scheduled on %s: %s",
+        add.id,
+        add.tenant,
+        add.topic,
+        outcome.reason or outcome.outcome,
+    )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidings.config import Config
     from tidings.domain.errors import Invalid, NotOwner, TidingsError
-    from tidings.domain.schedules.request import Limits, Request
+    from tidings.domain.schedules.schedule import Limits, Request
     from tidings.library import Event, Outcome, Record, Schedule, Tidings, make_request, open
 
 __version__ = "0.1.0"
@@ -28,8 +28,8 @@ __all__ = [
 
 _MODULES = {
     "Config": "tidings.config",
-    "Limits": "tidings.domain.schedules.request",
-    "Request": "tidings.domain.schedules.request",
+    "Limits": "tidings.domain.schedules.schedule",
+    "Request": "tidings.domain.schedules.schedule",
     **dict.fromkeys(("Invalid", "NotOwner", "TidingsError"), "tidings.domain.errors"),
     **dict.fromkeys(("Event", "Outcome", "Record", "Schedule", "Tidings", "make_request", "open"), "tidings.library"),
 }

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from tidings.config import Config
     from tidings.config.checks import StoreUrl
-    from tidings.node.transfer import Copied
+    from tidings.node.stores import Copied
     from tidings.ports import ApiKey
     from tidings.timeline.migrations import Plan, StepDone
     from tidings.timeline.transfer.protocol import Move
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class NodeHooks:
     """Gives the command line access to the node, whose modules are loaded on first use: most commands need none."""
 
-    def run_node(self, config: "Config") -> int:
+    def run_node(self, config: "Config", member: str | None) -> int:
         from tidings.node import run_node
 
-        return run_node(config)
+        return run_node(config, member)
 
     def check_channels(self, config: "Config") -> None:
         from tidings.node.delivery import check_channels
@@ -45,10 +45,10 @@ class NodeHooks:
 
         return revoke_key(store, schema, name)
 
-    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[StepDone], None]") -> "Plan":
+    def migrate_store(self, store: "StoreUrl", check: bool, on_step: "Callable[[StepDone], None]") -> "Plan":
         from tidings.node import migrate_store
 
-        return migrate_store(place, check, on_step)
+        return migrate_store(store, check, on_step)
 
     def copy_store(
         self, source: "StoreUrl", target: "StoreUrl", leave_log: bool, on_progress: "OnProgress"

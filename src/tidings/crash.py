@@ -1,7 +1,7 @@
 """Named crash points, at which tests kill the process to prove that nothing is lost and nothing is released twice.
 
 `TIDINGS_CRASH_AT=release.settled:3` kills the process with SIGKILL at the third visit of that point. Without the
-variable a crash point does nothing.
+variable a crash point does nothing; busy code checks `IS_ARMED` first and does not even call it.
 """
 
 import os
@@ -27,6 +27,8 @@ POINTS = (
     "checkpoint.done",
 )
 KAFKA_POINTS = (
+    "release.packed",
+    "release.handed",
     "kafka.initialised",
     "kafka.taken",
     "kafka.produced",
@@ -34,6 +36,7 @@ KAFKA_POINTS = (
     "kafka.committed",
     "kafka.settled",
 )
+OUTAGE_POINTS = ("kafka.expired",)
 ACCEPT_POINTS = ("accept.done",)
 TRANSFER_POINTS = ("transfer.marked", "transfer.written", "transfer.committed")
 MIGRATION_POINTS = ("migrate.written", "migrate.committed")
@@ -42,11 +45,11 @@ DELIVERY_POINTS = (
     "deliver.claiming",
     "deliver.claimed",
     "deliver.sent",
-    "deliver.added",
+    "deliver.settling",
     "deliver.settled",
     "deliver.committed",
 )
-_ALL = POINTS + KAFKA_POINTS + ACCEPT_POINTS + TRANSFER_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
+_ALL = POINTS + KAFKA_POINTS + OUTAGE_POINTS + ACCEPT_POINTS + TRANSFER_POINTS + MIGRATION_POINTS + DELIVERY_POINTS
 
 
 class _Trap:
@@ -56,8 +59,18 @@ class _Trap:
         assert self.point in _ALL, f"{VARIABLE}: there is no crash point {self.point}"
 
 
-_setting = os.environ.get(VARIABLE)
-_trap = _Trap(_setting) if _setting else None
+_trap: _Trap | None = None
+IS_ARMED = False
+
+
+def arm(setting: str) -> None:
+    """Crash at a point, as the variable says it: `POINT` or `POINT:VISIT`."""
+    global _trap, IS_ARMED
+    _trap, IS_ARMED = _Trap(setting), True
+
+
+if _setting := os.environ.get(VARIABLE):
+    arm(_setting)
 
 
 def point(name: str) -> None:

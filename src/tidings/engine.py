@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import get_args
 
 import msgspec
 
@@ -16,15 +17,16 @@ from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.facts import Fact, Handed, Listener, OwnershipChanged, Refused, Released
 from tidings.domain.fleet import Fleet, Report
 from tidings.domain.names import Bus, Past, check_storable
-from tidings.domain.schedules.command import Add, Command, Outcome, Replace
-from tidings.domain.schedules.request import Limits, Request
+from tidings.domain.notifications.notification import is_retry
+from tidings.domain.schedules.command import Add, Command, CommandBatch, Outcome, Replace
 from tidings.domain.schedules.reschedule import calendar_of, with_days
-from tidings.domain.schedules.schedule import Event, Page, Query, Record, Schedule
+from tidings.domain.schedules.schedule import Event, Limits, Page, Query, Record, Request, Schedule
 from tidings.domain.schedules.when import DAY_US, When
-from tidings.intake.admission import Admission, Forbidden, check_new_id, everything_allowed
+from tidings.intake.admission import AddForm, Admission, Forbidden, check_new_id, everything_allowed, plain_of
 from tidings.intake.intake import Intake
 from tidings.intake.rule_changes import RuleChanges
-from tidings.ports import Count, IdempotencyKey, SourceBatch, SourcePosition, Store
+from tidings.ports import Count, IdempotencyKey, NotificationTrace, SourceBatch, SourcePosition, Store
+from tidings.ports.tables import ChangeGroup, GroupResult
 
 STOP_S = 4.0
 DRAIN_S = 3.0
@@ -54,11 +56,11 @@ class Engine:
         self.settings = settings or Settings()
         self.store = store
         self.clock = clock = store.clock or clock
-        self._listeners = list(listeners)
+        self._listeners: dict[type[Fact], list[Listener]] = {kind: list(listeners) for kind in get_args(Fact)}
         self.lanes = Lanes(store, clock, self.publish)
         chosen = self.settings
         self.admission = Admission(chosen.limits, chosen.low_jitter_us, chosen.bus, chosen.past, chosen.forbidden)
-        self.intake = Intake(store, clock, self.publish, self.lanes.wake)
+        self.intake = Intake(store, store.tables, clock, self.publish, self.lanes.wake)
         self._lateness = LatenessWindow()
         self.owner = LeaseHolder(
             store,
@@ -123,7 +125,7 @@ class Engine:
             await asyncio.wait(self._first_tasks, timeout=DRAIN_S)
 
     async def stop(self) -> None:
-        """Finish the present batches, hand over the leases, close the store."""
+        """Finish the current batches, hand over the leases, close the store."""
         await self.drain()
         self.lanes.stop()
         for service in self._services:
@@ -134,15 +136,16 @@ class Engine:
         await tasks.end(late)  # or one of them might take the lease again after it was handed over
         await self.store.close()
 
-    def listen(self, listener: Listener) -> None:
-        """Add a listener, which is called with every fact from now on."""
-        self._listeners.append(listener)
+    def listen(self, listener: Listener, *kinds: type[Fact]) -> None:
+        """Add a listener, which is called with every fact from now on; or only with facts of these kinds."""
+        for kind in kinds or get_args(Fact):
+            self._listeners[kind].append(listener)
 
     def publish(self, fact: Fact) -> None:
-        """Call every listener with a fact. Releases wake readers; losing the timeline disbands groups in memory."""
+        """Call the listeners of a fact. Releases wake readers; losing the timeline disbands groups in memory."""
         match fact:
             case Released():
-                self._lateness.add(fact.lateness_us, self.clock.elapsed())
+                self._lateness.add(fact.lateness_us, fact.at)
                 self.following.notify(fact.topics)
             case Handed():
                 self.lanes.handed(fact.lane)
@@ -150,7 +153,7 @@ class Engine:
                 self._groups.disband()
             case _:
                 pass
-        for listener in self._listeners:
+        for listener in self._listeners[type(fact)]:
             listener(fact)
 
     # Changes
@@ -163,17 +166,56 @@ class Engine:
             self.publish(Refused(self.clock.now(), tenant, invalid.field))
             raise
 
-    def command(self, tenant: str, request: Request, now: int, *, new: bool = True, reuse: bool = False) -> Add:
-        """Like `admit`, but on any thread and without a fact. `reuse` starts a new generation of a finished id."""
+    def admit_into(self, batch: CommandBatch, tenant: str, request: Request) -> None:
+        """Like `admit`, for a batch that is submitted as a whole: plain requests are added to its columns."""
+        now = self.clock.now()
+        plain = plain_of(request, now)
+        if plain is None or not self.admission.admit_plain(batch, tenant, plain, now):
+            batch.append(self.admit(tenant, request))
+
+    def command(
+        self,
+        tenant: str,
+        request: Request,
+        now: int,
+        *,
+        new: bool = True,
+        reuse: bool = False,
+        for_delivery: bool = False,
+    ) -> Add:
+        """Like `admit`, but on any thread and without a fact. `reuse` starts a new generation of a finished id.
+
+        `for_delivery` allows the topics that are reserved for the deliveries of notifications.
+        """
         if new and request.id is not None:
             check_new_id(request.id)
-        return self.admission.admit(tenant, request, now, reuse=reuse)
+        return self.admission.admit(tenant, request, now, reuse=reuse, for_delivery=for_delivery)
 
-    async def submit(self, commands: Sequence[Command], idempotency_key: IdempotencyKey | None = None) -> list[Outcome]:
+    def form(self, tenant: str, request: Request, now: int, blank: str) -> AddForm | None:
+        """The commands for deliveries that differ only in id, key, value and one label (`Admission.form`)."""
+        return self.admission.form(tenant, request, now, blank)
+
+    def submit(
+        self, commands: Sequence[Command], idempotency_key: IdempotencyKey | None = None
+    ) -> Awaitable[list[Outcome]]:
         """Commit commands durably and in order; one outcome each. Raises at once if the store is known to be down."""
-        if trouble := self.owner.trouble():
+        if trouble := self.owner.trouble:
             raise StoreError(trouble)
-        return await self.intake.submit(commands, idempotency_key)
+        if idempotency_key is None:
+            return self.intake.submit(commands)
+        return self.intake.submit_once(commands, idempotency_key)
+
+    def commit(self, groups: Sequence[ChangeGroup]) -> Awaitable[list[GroupResult]]:
+        """Commit groups of changes to the tables of notifications, with their commands, durably and in order."""
+        if trouble := self.owner.trouble:
+            raise StoreError(trouble)
+        return self.intake.commit(groups)
+
+    def commit_urgent(self, groups: Sequence[ChangeGroup]) -> Awaitable[list[GroupResult]]:
+        """The same before everything that waits to be committed."""
+        if trouble := self.owner.trouble:
+            raise StoreError(trouble)
+        return self.intake.commit_urgent(groups)
 
     async def take(
         self,
@@ -199,8 +241,8 @@ class Engine:
     def accepted(self, outcomes: Sequence[Outcome]) -> Outcome:
         """The only outcome; raises `Invalid` if the store found the request to be invalid."""
         [outcome] = outcomes
-        if (invalid := outcome.invalid()) is not None:
-            raise invalid
+        if outcome.field is not None:
+            raise outcome.invalid()
         return outcome
 
     async def dated(self, tenant: str, when: When) -> When:
@@ -220,6 +262,23 @@ class Engine:
         check_storable(schedule_id, "id")
         return await self.store.find(tenant, schedule_id, self.clock.now())
 
+    async def is_read(self, schedule: Schedule, group: str) -> bool:
+        """Whether a consumer group has passed the last record that a finished schedule released to the log.
+
+        Of a recurring one the position is not known: it is passed once only later records are left to read.
+        """
+        tenant, name = schedule.tenant, schedule.topic
+        committed = await self.store.committed(tenant, name, group)
+        if schedule.partition is not None and schedule.offset is not None:
+            return committed.get(schedule.partition, 0) > schedule.offset
+        topic = await self.store.topic(tenant, name)
+        for number, end in enumerate(() if topic is None else topic.next):
+            place = committed.get(number, 0)
+            oldest = await self.store.read(tenant, name, number, place, 1) if place < end else []
+            if oldest and oldest[0].released <= (schedule.finished or 0):
+                return False
+        return True
+
     def unknown(self, schedule_id: str) -> Outcome:
         """The outcome for an unknown id; schedules that finished before `remembered_since` are forgotten."""
         since = max(0, self.clock.now() - self.settings.id_retention_us)
@@ -230,11 +289,23 @@ class Engine:
         check_storable(schedule_id, "id")
         return await self.store.history(tenant, schedule_id, self.clock.now())
 
+    async def trace(self, tenant: str, notification_id: str, deliveries_max: int) -> NotificationTrace:
+        """Everything that is stored about a notification, from one snapshot."""
+        check_storable(notification_id, "id")
+        return await self.store.trace(tenant, notification_id, self.clock.now(), deliveries_max)
+
     async def page(self, tenant: str, query: Query) -> Page:
-        """Schedules that match a query: pending ones first, by due time, then finished ones, the latest first."""
+        """Schedules that match a query: pending ones first, by due time, then finished ones, the latest first.
+
+        Further attempts at deliveries are left out, unless the query has a topic or a prefix.
+        """
         for field, text in (("topic", query.topic), ("prefix", query.prefix), ("label", ":".join(query.label or ()))):
             check_storable(text or "", field)
-        return await self.store.page(tenant, query, self.clock.now())
+        page = await self.store.page(tenant, query, self.clock.now())
+        if query.topic is not None or query.prefix is not None:
+            return page
+        shown = tuple(each for each in page.schedules if not is_retry(each.id, each.topic))
+        return Page(shown, page.cursor)
 
     async def count(self) -> Count:
         """The store's size."""
@@ -268,8 +339,9 @@ class Engine:
 
     def report(self) -> Report:
         """What other nodes see of this one."""
-        lateness = self._lateness.pace(self.clock.elapsed())
-        return msgspec.structs.replace(self.settings.about, at=self.clock.now(), **msgspec.structs.asdict(lateness))
+        now = self.clock.now()
+        lateness = self._lateness.pace(now)
+        return msgspec.structs.replace(self.settings.about, at=now, **msgspec.structs.asdict(lateness))
 
     async def nodes(self) -> Fleet:
         """The nodes that share the store, and the lanes that each owns."""

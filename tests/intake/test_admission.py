@@ -10,7 +10,7 @@ from tidings.domain.names import Past
 from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.domain.schedules.lateness import Lateness, deadline
-from tidings.domain.schedules.request import Limits, Request, Timing
+from tidings.domain.schedules.schedule import Limits, Request, Timing
 from tidings.domain.schedules.when import Every, Once
 from tidings.intake.admission import Admission
 
@@ -38,9 +38,7 @@ def test_a_past_time_is_due_at_acceptance(at: int | str | None) -> None:
     ],
 )
 @pytest.mark.parametrize("local", [False, True])
-def test_what_has_passed_too_long_ago_for_its_policy_is_missed(
-    policy: dict[str, Any], reason: str, local: bool
-) -> None:
+def test_a_past_time_too_late_for_its_policy_is_missed(policy: dict[str, Any], reason: str, local: bool) -> None:
     asked = NOW - HOUR
     at = {"at": format_instant(asked)[:19], "timing": Timing(zone="UTC")} if local else {"at": asked}
     add = ADMISSION.admit(ACME, Request("t", **at, **policy), NOW)
@@ -49,7 +47,7 @@ def test_what_has_passed_too_long_ago_for_its_policy_is_missed(
     assert deadline(add.due, add.lateness) is not None
 
 
-def test_of_a_policy_only_what_is_left_counts_for_what_has_passed() -> None:
+def test_the_policy_of_a_past_time_is_reduced_by_the_time_passed() -> None:
     policy: dict[str, Any] = {"late": "skip", "late_grace": "PT2H", "late_max": "PT3H", "expires_after": "PT4H"}
     add = ADMISSION.admit(ACME, Request("t", at=NOW - HOUR, **policy), NOW)
     assert (add.due, add.lateness) == (NOW, Lateness("skip", HOUR, 2 * HOUR, 3 * HOUR))
@@ -67,12 +65,12 @@ def test_of_a_policy_only_what_is_left_counts_for_what_has_passed() -> None:
         (6 * 366 * DAY, "due 6 years ago: sent now"),
     ],
 )
-def test_a_time_more_than_a_minute_ago_is_told(late_us: int, note: str | None) -> None:
+def test_a_time_more_than_a_minute_ago_has_a_note(late_us: int, note: str | None) -> None:
     assert ADMISSION.admit(ACME, Request("t", at=NOW - late_us), NOW).note == note
 
 
 @pytest.mark.parametrize(("node", "asked"), [("refuse", None), ("send", "refuse"), ("refuse", "refuse")])
-def test_a_time_more_than_a_minute_ago_is_refused_where_that_is_asked(node: Past, asked: Past | None) -> None:
+def test_a_time_more_than_a_minute_ago_is_refused_if_requested(node: Past, asked: Past | None) -> None:
     admission = Admission(Limits(), past=node)
     with pytest.raises(Invalid, match="at: is 24 hours in the past: give a future time, or past=send"):
         admission.admit(ACME, Request("t", at=NOW - DAY, past=asked), NOW).check_past()
@@ -85,7 +83,7 @@ def test_a_time_more_than_a_minute_ago_is_refused_where_that_is_asked(node: Past
     assert (add.due, add.past_refusal) == (NOW, None)
 
 
-def test_what_may_be_in_the_past_is_no_part_of_the_content() -> None:
+def test_the_past_option_is_not_part_of_the_content_digest() -> None:
     one, other = (
         ADMISSION.admit(ACME, Request("t", id="a", at=NOW, labels={"a": "b"}, past=past), NOW)
         for past in (None, "refuse")
@@ -94,7 +92,7 @@ def test_what_may_be_in_the_past_is_no_part_of_the_content() -> None:
 
 
 @pytest.mark.parametrize("at", [None, NOW, NOW - DAY, NOW - 1])
-def test_low_priority_is_not_spread_where_it_is_due_now(at: int | None) -> None:
+def test_low_priority_due_now_has_no_jitter(at: int | None) -> None:
     admission = Admission(Limits(), low_jitter_us=MINUTE)
     dues = {admission.admit(ACME, Request("t", at=at, priority=Priority.LOW), NOW).due for _ in range(20)}
     assert dues == {NOW}
@@ -103,13 +101,13 @@ def test_low_priority_is_not_spread_where_it_is_due_now(at: int | None) -> None:
 
 
 @pytest.mark.parametrize("ahead_us", [1, 20 * MILLISECOND, SECOND])
-def test_low_priority_is_not_spread_where_the_clock_of_the_client_is_a_little_ahead(ahead_us: int) -> None:
+def test_low_priority_has_no_jitter_if_the_clock_of_the_client_is_slightly_ahead(ahead_us: int) -> None:
     admission = Admission(Limits(), low_jitter_us=MINUTE)
     request = Request("t", at=NOW + ahead_us, priority=Priority.LOW)
     assert {admission.admit(ACME, request, NOW).due for _ in range(20)} == {NOW + ahead_us}
 
 
-def test_low_priority_is_spread_where_it_is_scheduled_ahead() -> None:
+def test_low_priority_scheduled_ahead_has_jitter() -> None:
     admission = Admission(Limits(), low_jitter_us=MINUTE)
     ahead = [
         Request("t", at=NOW + SECOND + 1, priority=Priority.LOW),
@@ -126,7 +124,7 @@ def test_a_future_time_is_due_at_that_time(at: int | str) -> None:
 
 
 def test_a_time_before_1970_is_refused() -> None:
-    with pytest.raises(Invalid, match="at: lies before 1970"):
+    with pytest.raises(Invalid, match="at: is before 1970"):
         ADMISSION.admit(ACME, Request("t", at=-1), NOW)
 
 

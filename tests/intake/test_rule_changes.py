@@ -420,7 +420,7 @@ async def test_handled_occurrences_are_not_repeated_despite_the_count(
     store: Store,  # noqa: F811
     zones_of_old: pytest.MonkeyPatch,
 ) -> None:
-    """By the new rules more occurrences lie in the past than the count allows: none is released again."""
+    """By the new rules more occurrences are in the past than the count allows: none is released again."""
     say(zones_of_old, "UTC")
     yearly = "FREQ=YEARLY;BYMONTH=10;BYDAY=-1SU;COUNT=4"
     rule = read_rule(yearly, NOW, Terms("2024-10-27T02:30", zone="Europe/Berlin", overlap="both"))

@@ -5,7 +5,7 @@ import pytest
 from tests.contract.factories import DAY, HOUR, MINUTE, NOW, SECOND
 from tidings.domain.errors import Invalid
 from tidings.domain.schedules.command import Add
-from tidings.domain.schedules.request import Limits, Request, Timing
+from tidings.domain.schedules.schedule import Limits, Request, Timing
 from tidings.domain.schedules.when import Cron, Every, Local, Once, Period, Rule, occurrence
 from tidings.intake.admission import Admission
 
@@ -112,7 +112,7 @@ def test_the_same_request_has_the_same_content_digest() -> None:
         ({"rrule": "FREQ=DAILY", "on_excluded": "skip"}, "on_excluded: says what to do on the days of a 'calendar'"),
         ({"rrule": "FREQ=DAILY", "calendar": "a b"}, "calendar: use 1 to 63 letters"),
         ({"rrule": "FREQ=DAILY", "start": "soon"}, "start: 'soon' is not a time"),
-        ({"rrule": "FREQ=DAILY", "start": "2050-01-01"}, "rrule: lies more than 3653 days ahead"),
+        ({"rrule": "FREQ=DAILY", "start": "2050-01-01"}, "rrule: is more than 3653 days ahead"),
         ({"rrule": "FREQ=DAILY", "until": "2020-01-01"}, "until: is before the first occurrence"),
         ({"rrule": "FREQ=DAILY", "rdates": ("x",)}, "rdates: 'x' is not a time"),
         ({"cron": "61 * * * *"}, "cron: minute: '61' is not understood"),

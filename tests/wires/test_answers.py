@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from tidings.domain.schedules.command import Outcome, Priority
@@ -160,7 +161,7 @@ def test_a_duration_can_be_read_again(months: int, us: int) -> None:
 
 
 def test_history_says_how_late() -> None:
-    released = answers.event_document(Event(NINE + 1_500, "released", 1, NINE))
+    released = to_builtins(answers.event_document(Event(NINE + 1_500, "released", 1, NINE)))
     assert released == {
         "at": "2026-11-20T09:00:00.001500Z",
         "event": "released",
@@ -168,13 +169,13 @@ def test_history_says_how_late() -> None:
         "due_at": NINE_TEXT,
         "late_ms": 1.5,
     }
-    missed = answers.event_document(Event(NINE, "missed", 2, NINE, "expired", 3))
+    missed = to_builtins(answers.event_document(Event(NINE, "missed", 2, NINE, "expired", 3)))
     assert (missed["reason"], missed["count"]) == ("expired", 3)
     assert "late_ms" not in missed
 
 
 def test_a_topic_shows_its_size() -> None:
-    assert answers.topic_document(Topic("t", (0, 5), (2, 6), 99)) == {
+    assert to_builtins(answers.topic_document(Topic("t", (0, 5), (2, 6), 99))) == {
         "name": "t",
         "records": 3,
         "bytes": 99,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.wires.golden import TIMESTAMP
 from tidings.domain.errors import Invalid
-from tidings.domain.schedules.request import Limits
+from tidings.domain.schedules.schedule import Limits
 from tidings.intake.admission import Admission
 from tidings.wires import etf1, intervals, kaspr, native
 from tidings.wires.record import Ask, Record, Refusal, derived_id
@@ -172,12 +172,14 @@ def test_an_unreadable_record_is_refused(name: str) -> None:
     assert refusal.reasons == ("has no name",)
 
 
+@pytest.mark.slow
 @given(anything())
 def test_any_record_has_an_answer(record: Record) -> None:
     for wire in WIRES.values():
         check(wire, record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIRES)
 def test_any_likely_record_has_an_answer(name: str) -> None:
     @given(plausible(name))
@@ -202,6 +204,7 @@ def test_likely_records_are_of_every_kind(name: str) -> None:
         find(plausible(name), is_one, settings=settings(max_examples=2_000, phases=[Phase.generate]), random=Random(0))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([*INSTANTS, *DURATIONS, *INTERVALS, "R", "R5", ""]) | TEXT, max_size=4).map("/".join),
     MOMENT,

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tidings.domain.errors import Invalid
 from tidings.domain.schedules.command import Priority
-from tidings.domain.schedules.request import Request, Timing
+from tidings.domain.schedules.schedule import Request, Timing
 from tidings.shapes.fields import names_of
 from tidings.shapes.notification import NewNotification
+from tidings.shapes.refusal import refusal
 from tidings.shapes.schedule import NewSchedule
 from tidings.wires import document
 
@@ -120,6 +121,7 @@ JSON = st.recursive(
 SAFE_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
+@pytest.mark.slow
 @given(JSON, st.sampled_from([None, 1, "\t"]), st.booleans())
 def test_any_json_is_stored_compact(value: Any, indent: int | str | None, ascii_only: bool) -> None:
     try:
@@ -199,7 +201,7 @@ def test_a_long_unknown_name_is_shortened() -> None:
 def test_an_unknown_nested_field_is_refused_with_the_closest_name(body: Any, text: str) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(json.dumps({"user": "a", "content": body}).encode(), type=NewNotification)
-    assert str(document.refusal(error.value, NewNotification)) == text
+    assert str(refusal(error.value, NewNotification)) == text
 
 
 def test_publishing_takes_the_topic_of_the_path() -> None:

@@ -1,10 +1,10 @@
-"""The wire of Intervals: the page's own samples, and what it leaves open."""
+"""The wire of Intervals: the samples of its page, and cases that the page does not define."""
 
 import pytest
 
 from tests.wires.golden import TIMESTAMP, examples, micros, pairs
 from tidings.domain.errors import Invalid
-from tidings.domain.schedules.request import Timing
+from tidings.domain.schedules.schedule import Timing
 from tidings.wires.intervals import Intervals
 from tidings.wires.record import Ask, Record, Refusal
 

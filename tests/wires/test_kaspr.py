@@ -1,4 +1,4 @@
-"""The wire of the Kaspr Scheduler: the guide's examples, and the reasons that its users look for."""
+"""The wire of the Kaspr Scheduler: the examples of its guide, and its rejection reasons."""
 
 import base64
 import json
@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from tests.wires.golden import TIMESTAMP, examples, micros, pairs
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.domain.schedules.request import Limits, Timing
-from tidings.domain.schedules.schedule import DUE_SECONDS
+from tidings.domain.schedules.schedule import DUE_SECONDS, Limits, Timing
 from tidings.domain.schedules.when import occurrence
 from tidings.engine import Engine, Settings
 from tidings.intake.schedule_time import read_when

@@ -5,7 +5,7 @@ import pytest
 from tests.wires.golden import TIMESTAMP, examples, pairs
 from tidings.domain.errors import Invalid
 from tidings.domain.schedules.command import Priority
-from tidings.domain.schedules.request import Timing
+from tidings.domain.schedules.schedule import Timing
 from tidings.wires.native import VERBS, Native
 from tidings.wires.record import Ask, Record, Refusal
 

@@ -5,22 +5,22 @@ from typing import Any
 import pytest
 
 from tidings.wires.native import Notify
-from tidings.wires.record import Ask, Nothing, Record, Refusal, Tell
+from tidings.wires.record import Ask, Nothing, NotifyAsk, Record, Refusal
 
 TOPIC = "tidings.notify.acme"
 
 
-def read(topic: str = TOPIC, **more: Any) -> Ask | Tell | Nothing | Refusal:
+def read(topic: str = TOPIC, **more: Any) -> Ask | NotifyAsk | Nothing | Refusal:
     return Notify().read(Record(topic, 3, 7, **{"timestamp_us": 5, "value": b"{}", **more}))
 
 
 def test_a_notification_is_passed_on_unchanged() -> None:
-    assert read(value=b'{"user": "ada"}') == Tell("acme", f"{TOPIC}.3.7", b'{"user": "ada"}', 5)
-    assert read(value=None) == Tell("acme", f"{TOPIC}.3.7", b"", 5)
+    assert read(value=b'{"user": "ada"}') == NotifyAsk("acme", f"{TOPIC}.3.7", b'{"user": "ada"}', 5)
+    assert read(value=None) == NotifyAsk("acme", f"{TOPIC}.3.7", b"", 5)
 
 
 def test_without_a_timestamp_durations_count_from_now() -> None:
-    assert read(timestamp_us=-1) == Tell("acme", f"{TOPIC}.3.7", b"{}")
+    assert read(timestamp_us=-1) == NotifyAsk("acme", f"{TOPIC}.3.7", b"{}")
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def test_without_a_timestamp_durations_count_from_now() -> None:
 )
 def test_the_id_is_that_of_the_header_or_the_position(more: dict[str, Any], name: str) -> None:
     asked = read(**more)
-    assert isinstance(asked, Tell)
+    assert isinstance(asked, NotifyAsk)
     assert asked.id == name
 
 
 def test_the_id_of_a_long_tenant_is_short_enough_and_its_own() -> None:
     found = [read(f"tidings.notify.{'t' * 200}{end}", life="x" * 8) for end in "ab"]
-    first, second = (each.id for each in found if isinstance(each, Tell))
+    first, second = (each.id for each in found if isinstance(each, NotifyAsk))
     assert first != second
     assert len(first) <= 90
 

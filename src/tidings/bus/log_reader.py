@@ -6,7 +6,7 @@ fair shares of the partitions. A wait registers before it reads, so no wake-up i
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager
 from itertools import chain
 from operator import attrgetter
@@ -107,6 +107,7 @@ class LogReader:
         self._log = log
         self.page_bytes_max = page_bytes_max
         self._signals: dict[tuple[str, str], set[Signal]] = {}
+        self._watches: list[tuple[Container[str], Callable[[frozenset[tuple[str, str]]], None]]] = []
         self.closed = False
         log.on_records(self.notify)
 
@@ -115,6 +116,13 @@ class LogReader:
         for topic in self._signals.keys() & topics:
             for signal in self._signals[topic]:
                 signal.set()
+        for names, listener in self._watches:
+            if any(name in names for _, name in topics):
+                listener(topics)
+
+    def watch(self, names: Container[str], listener: Callable[[frozenset[tuple[str, str]]], None]) -> None:
+        """Call `listener` when there are new records on a topic with one of these names, of any tenant."""
+        self._watches.append((names, listener))
 
     def close(self) -> None:
         """End every wait and every stream."""
@@ -225,7 +233,7 @@ async def read_page(
     waiting = {
         partition: topic.next[partition] - start for partition, start in starts.items() if topic.next[partition] > start
     }
-    shares = fair_shares(waiting, limit, sum(starts.values()))
+    shares = partition_shares(waiting, limit, sum(starts.values()))
     order = list(shares)
     if bytes_max is not None and order:
         # The last partitions may get nothing. The order changes with every page, because each page moves a start.
@@ -233,8 +241,8 @@ async def read_page(
         order = order[first:] + order[:first]
     found: dict[int, list[Record]] = {}
     left = bytes_max
-    for place, partition in enumerate(order):
-        share = None if left is None else left // (len(order) - place)
+    for index, partition in enumerate(order):
+        share = None if left is None else left // (len(order) - index)
         records = await log.read(tenant, topic.name, partition, starts[partition], shares[partition], share)
         # Empty although the topic had records: retention deleted them in between.
         starts[partition] = records[-1].offset + 1 if records else topic.next[partition]
@@ -247,7 +255,7 @@ async def read_page(
     return Batch(_merge([found[partition] for partition in sorted(found)]), starts, drained)
 
 
-def fair_shares(waiting: dict[int, int], limit: int, turn: int) -> dict[int, int]:
+def partition_shares(waiting: dict[int, int], limit: int, turn: int) -> dict[int, int]:
     """How many records to read of each partition: equal shares up to what it has.
 
     Where the limit is smaller than the number of partitions, `turn` decides which of them come first.

@@ -1,10 +1,14 @@
-"""Checks of single settings: store addresses, brokers, names, patterns and URLs. Errors never show a password."""
+"""Checks of single settings, and of the tables of providers. Errors never show a password."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import IPv6Address
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from tidings.domain.notifications.rate_limit import Rate
 
 POSTGRES = ("postgres://", "postgresql://")
 SQLITE = "sqlite:"
@@ -164,10 +168,127 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "delivery.public_url": check_url,
 }
 NUMBERS: dict[str, Callable[[int], int]] = {"store.lanes": check_lanes}
-NOT_EMPTY = ("node.roles",)
+NOT_EMPTY = ("node.roles", "node.channels")
 NAMES: dict[str, Callable[[str], str]] = {
     "kafka.schedules": check_topic,
     "kafka.destinations": check_tenant,
     "delivery.link_key": check_secret_source,
     "delivery.older_link_key": check_secret_source,
 }
+
+
+NAME_HINT = "use 1 to 50 letters, digits, '_' and '-'"
+RATE_HINT = 'write how many in which time, such as "100/s", "30/min" or "5000/h", and "100/s burst 20" for 20 at once'
+TABLE_HINT = "write [channels.{name}] and its settings below"
+ONLY_FILE = 'providers are set in the file: [channels.smtp] and its settings below, secrets as {env = "NAME"}'
+BURST_S = 0.25  # the default burst of a rate is what it allows in this time
+
+OWN = ("provider", "rate", "tenant_rate", "tenant_rates", "receipts")  # keys that every provider has
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*/\s*(s|min|h)(?:\s+burst\s+(\d{1,9}))?")
+_SECONDS = {"s": 1, "min": 60, "h": 3_600}
+
+
+class ProviderTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One configured provider. `written` is its whole table, `settings` the keys that are the provider's own."""
+
+    name: str
+    provider: str
+    written: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    rate: Rate | None = None
+    tenant_rate: Rate | None = None
+    tenant_rates: dict[str, Rate] = {}
+    receipts: dict[str, Any] | None = None
+
+
+def read_providers(table: object, path: object, problems: list[str]) -> tuple[ProviderTable, ...]:
+    """The providers of a file. Errors are added to `problems`; of values they show only rates: others may be secret."""
+    if not isinstance(table, dict):
+        problems.append(f"{path}: channels must be a section: {TABLE_HINT.format(name='smtp')}")
+        return ()
+    found = []
+    for name, content in table.items():
+        table_path = f"{path}: [channels.{name}]"
+        if not _NAME.fullmatch(name):
+            problems.append(f"{table_path} is not a valid name of a provider: {NAME_HINT}")
+        elif not isinstance(content, dict):
+            problems.append(f"{path}: [channels] {name} must be a table: {TABLE_HINT.format(name=name)}")
+        else:
+            try:
+                found.append(_provider(name, content))
+            except ValueError as error:
+                problems.append(f"{table_path} {error}")
+    return tuple(found)
+
+
+def _provider(name: str, content: Mapping[str, Any]) -> ProviderTable:
+    provider, receipts = content.get("provider", name), content.get("receipts")
+    if not isinstance(provider, str):
+        raise ValueError('provider must be the name of a provider, such as "smtp"')
+    if receipts is not None and not isinstance(receipts, dict):
+        raise ValueError("receipts must be a table: write how they are signed (docs/reference/configuration.md)")
+    return ProviderTable(
+        name=name,
+        provider=provider,
+        written=dict(content),
+        settings={key: value for key, value in content.items() if key not in OWN},
+        rate=_rate("rate", content["rate"]) if "rate" in content else None,
+        tenant_rate=_rate("tenant_rate", content["tenant_rate"]) if "tenant_rate" in content else None,
+        tenant_rates=_tenant_rates(content.get("tenant_rates", {})),
+        receipts=receipts,
+    )
+
+
+def _tenant_rates(table: object) -> dict[str, Rate]:
+    if not isinstance(table, dict):
+        raise ValueError('tenant_rates must be a table of tenants, such as {acme = "10/s"}')
+    return {check_tenant(tenant): _rate(f"tenant_rates.{tenant}", text) for tenant, text in table.items()}
+
+
+def _rate(key: str, text: object) -> Rate:
+    found = _RATE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(f"{key}: {text!r} is not a rate: {RATE_HINT}")
+    per_s = float(found[1]) / _SECONDS[found[2]]
+    burst = max(1, int(per_s * BURST_S)) if found[3] is None else int(found[3])
+    try:
+        return Rate(per_s, burst)
+    except ValueError as error:
+        raise ValueError(f"{key}: {text!r}: {error}") from None
+
+
+def secret_variables(document: object) -> Iterator[str]:
+    """The environment variables that a file names as holding secrets (`{env = "NAME"}`), anywhere in it."""
+    match document:
+        case {"env": str(name), **rest} if not rest:
+            yield name
+        case dict():
+            for value in document.values():
+                yield from secret_variables(value)
+        case _:
+            pass
+
+
+def render_providers(providers: Iterable[ProviderTable], origins: Mapping[str, str]) -> Iterator[str]:
+    """The tables as they could be written again. They never hold a secret itself, only where it is kept."""
+    for provider in providers:
+        yield ""
+        yield f"[channels.{provider.name}]"
+        for key, value in provider.written.items():
+            yield f"{f'{key} = {_toml(value)}':<40} # {origins[f'channels.{provider.name}']}"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return f"{{{', '.join(f'{_toml(name)} = {_toml(item)}' for name, item in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"
+        case str():
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+        case _:
+            return str(value)

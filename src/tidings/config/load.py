@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from tidings.config.channels import ONLY_FILE, Channel, read_channels, render_channels, secret_variables
+from tidings.config.checks import ONLY_FILE, ProviderTable, read_providers, render_providers, secret_variables
 from tidings.config.options import OPTIONS, PREFIX, SECTIONS, Value, parse, to_toml, written
 from tidings.config.settings import Config
 from tidings.domain.errors import TidingsError
@@ -22,7 +22,7 @@ CRASH_VARIABLE = "TIDINGS_CRASH_AT"
 _KUBERNETES_SERVICE = re.compile(r"TIDINGS_(PORT=[a-z]+://.*|PORT_\w+=.*|SERVICE_\w+=.*)", re.DOTALL)
 
 
-Found = tuple[str, str, str, object]  # name of the option, place for errors, origin to show, value as written
+Found = tuple[str, str, str, object]  # name of the option, location for errors, origin to show, value as written
 
 
 class ConfigError(TidingsError):
@@ -41,23 +41,26 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, tuple[str, str]]) -> Loaded:
-    """Load the settings from all three places. `flags` maps an option's name to the flag as written and its value."""
+    """Load the settings from the file, the environment and the flags.
+
+    `flags` maps an option's name to the flag as written and its value.
+    """
     problems: list[str] = []
     values: dict[str, Value] = {name: option.default for name, option in OPTIONS.items()}
     origins = dict.fromkeys(OPTIONS, "default")
     path, document = _read_file(file or environment.get(FILE_VARIABLE), problems)
-    channels = read_channels(document.pop(CHANNELS, {}), path, problems)
-    origins |= {f"{CHANNELS}.{channel.name}": str(path) for channel in channels}
-    places = [
+    providers = read_providers(document.pop(CHANNELS, {}), path, problems)
+    origins |= {f"{CHANNELS}.{provider.name}": str(path) for provider in providers}
+    found = [
         *_from_file(document, path, problems),
-        *_from_environment(environment, {*secret_variables(document), *_variables_of(channels)}, problems),
+        *_from_environment(environment, {*secret_variables(document), *_variables_of(providers)}, problems),
         *_from_flags(flags, problems),
     ]
-    for name, place, origin, raw in places:
+    for name, location, origin, raw in found:
         try:
             values[name], origins[name] = parse(OPTIONS[name], raw), origin
         except ValueError as error:
-            problems.append(f"{place}: {error}")
+            problems.append(f"{location}: {error}")
     if problems:
         raise ConfigError(problems)
     hints = get_type_hints(Config)
@@ -65,7 +68,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, t
         section: hints[section](**{option.field: values[option.name] for option in options})
         for section, options in SECTIONS.items()
     }
-    return Loaded(Config(**sections, channels=channels), origins)
+    return Loaded(Config(**sections, channels=providers), origins)
 
 
 def _read_file(named: str | None, problems: list[str]) -> tuple[Path, dict[str, Any]]:
@@ -82,9 +85,9 @@ def _read_file(named: str | None, problems: list[str]) -> tuple[Path, dict[str, 
     return path, {}
 
 
-def _variables_of(channels: tuple[Channel, ...]) -> Iterator[str]:
-    for channel in channels:
-        yield from secret_variables(channel.written)
+def _variables_of(providers: tuple[ProviderTable, ...]) -> Iterator[str]:
+    for provider in providers:
+        yield from secret_variables(provider.written)
 
 
 def _from_file(document: Mapping[str, Any], path: Path, problems: list[str]) -> Iterator[Found]:
@@ -160,5 +163,5 @@ def render(loaded: Loaded) -> str:
             is_bare = isinstance(value, int | tuple | dict) and option.kind not in {"size", "duration"}
             shown = text if is_bare else to_toml(text)
             lines.append(f"{f'{option.key} = {shown}':<40} # {loaded.origins[option.name]}")
-    lines += render_channels(loaded.config.channels, loaded.origins)
+    lines += render_providers(loaded.config.channels, loaded.origins)
     return "\n".join(lines[1:]) + "\n"

@@ -8,7 +8,7 @@ import msgspec
 
 from tidings.config.checks import NAMES, NOT_EMPTY, NUMBERS, TEXTS, without_password
 from tidings.config.settings import Config
-from tidings.domain.schedules.request import LIMITS_MOST
+from tidings.domain.schedules.schedule import LIMITS_MOST
 from tidings.domain.units import SIZE_HINT, SPAN_HINT, format_size, format_span, parse_size, parse_span
 
 PREFIX = "TIDINGS_"
@@ -66,7 +66,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return f'{text}, or "{UNLIMITED}"' if self.optional else text
 
 
-# Channels are read by `config/channels.py`: most of their keys are the settings of a provider.
+# The tables of providers are read by `config/provider_tables.py`: most of their keys are the provider's own settings.
 SECTION_NAMES = tuple(name for name in Config.__struct_fields__ if name != "channels")
 
 # Bounds other than "at least one".
@@ -79,7 +79,7 @@ _LEAST = {
     "limits.headers_max": 0,
     "limits.labels_max": 0,
 }
-_MOST = {"server.port": 65_535, "store.lanes": 256, "log.partitions": 16}
+_MOST = {"server.port": 65_535, "store.lanes": 256, "log.partitions": 16, "node.processes": 256}
 
 
 def _options() -> Iterator[Option]:
@@ -180,7 +180,7 @@ def _chosen(option: Option, text: str) -> str:
     for choice in option.choices:
         if choice.lower() == word.lower():
             return choice
-    raise ValueError(f"{text!r} is not one of them: {option.allowed}")
+    raise ValueError(f"{text!r} is not known: use {', '.join(option.choices)}")
 
 
 def _amount(option: Option, text: str) -> int:

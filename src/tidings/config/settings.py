@@ -8,10 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from tidings.config.channels import Channel
+from tidings.config.checks import ProviderTable
 from tidings.domain.fleet import ROLES, Role
 from tidings.domain.names import Past
-from tidings.domain.schedules.request import Limits
+from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
+from tidings.domain.schedules.schedule import Limits
 from tidings.domain.units import DAY_US
 
 SECOND_US = 1_000_000
@@ -32,10 +33,13 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """The name of this process among those that share a store, and its roles."""
+    """The name of this node among those that share a store, its roles, the channels to which it delivers, and the
+    number of its processes."""
 
     name: str | None = None
     roles: tuple[Role, ...] = ROLES
+    channels: tuple[ChannelName, ...] = CHANNEL_NAMES
+    processes: int = 1
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -102,6 +106,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     retry_first_us: int = 5 * SECOND_US
     retry_longest_us: int = 3_600 * SECOND_US
     age_max_us: int = DAY_US
+    retention_us: int = 30 * DAY_US
     breaker_failures: int = 10
     breaker_first_us: int = 15 * SECOND_US
     breaker_longest_us: int = 600 * SECOND_US
@@ -134,4 +139,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     delivery: Delivery = Delivery()
     logs: Logs = Logs()
     limits: Limits = Limits()
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[ProviderTable, ...] = ()

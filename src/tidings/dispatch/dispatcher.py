@@ -26,17 +26,17 @@ logger = logging.getLogger("tidings.dispatch")
 
 
 class Waiter:
-    """Sleeps with sub-millisecond precision on Linux; event loops round to whole milliseconds."""
+    """Sleeps with sub-millisecond precision on Linux; event loops round to whole milliseconds.
+
+    `wake` ends the present or the next wait at once.
+    """
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
+        self.wake = self._woken.set
         self._timer = _TimerFd.open() if sys.platform == "linux" else None
         if self._timer is not None:
             asyncio.get_running_loop().add_reader(self._timer.descriptor, self._expired)
-
-    def wake(self) -> None:
-        """End the present or the next wait at once."""
-        self._woken.set()
 
     async def wait(self, us: int) -> None:
         """Sleep for `us` microseconds; returns earlier when woken."""
@@ -152,7 +152,7 @@ class Dispatcher:
         return 0
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         self._stopping = True
         self._waiter.wake()
 

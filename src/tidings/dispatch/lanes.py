@@ -27,7 +27,7 @@ class BackgroundService(Protocol):
         ...
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         ...
 
 
@@ -54,7 +54,7 @@ class Lanes:
         return [service for work in self._works.values() for service in work.services]
 
     async def run(self) -> None:
-        """Work until stopped, and finish the present batches; raises the error that ended the work on a lane."""
+        """Work until stopped, and finish the current batches; raises the error that ended the work on a lane."""
         self._over = asyncio.get_running_loop().create_future()
         if self._stopping:
             self._over.set_result(None)
@@ -103,7 +103,7 @@ class Lanes:
         return min((due for due in dues if due is not None), default=None)
 
     def stop(self) -> None:
-        """End after the present batches."""
+        """Stop once the current batches are finished."""
         self._stopping = True
         for number in list(self._works):
             self._end(number)

@@ -35,21 +35,21 @@ class Lateness(msgspec.Struct, frozen=True, gc=False):
 
 
 class LatenessWindow:
-    """Counts the lateness of releases in the last minute, in constant memory."""
+    """Counts the lateness of releases in the last minute, in constant memory; anew if the clock is set back."""
 
     def __init__(self) -> None:
         self._slices: deque[_Slice] = deque()
 
-    def add(self, late_us: Sequence[int], elapsed: int) -> None:
+    def add(self, late_us: Sequence[int], now: int) -> None:
         """Count a batch that was released now."""
-        if not self._slices or elapsed - self._slices[-1].started >= SLICE_US:
-            self._slices.append(_Slice(elapsed))
+        if not self._slices or abs(now - self._slices[-1].started) >= SLICE_US:
+            self._slices.append(_Slice(now))
         self._slices[-1].add(late_us)
-        self._forget(elapsed)
+        self._forget(now)
 
-    def pace(self, elapsed: int) -> Lateness:
+    def pace(self, now: int) -> Lateness:
         """The lateness of the last minute."""
-        self._forget(elapsed)
+        self._forget(now)
         counts = sum((part.counts for part in self._slices), numpy.zeros(STEPS, dtype=numpy.int64))
         total = int(counts.sum())
         if not total:
@@ -59,8 +59,9 @@ class LatenessWindow:
         p50, p99 = (int(numpy.searchsorted(below, math.ceil(total * share))) for share in (0.5, 0.99))
         return Lateness(total, min(_late(p50), most), min(_late(p99), most), most)
 
-    def _forget(self, elapsed: int) -> None:
-        while self._slices and elapsed - self._slices[0].started >= SPAN_US:
+    def _forget(self, now: int) -> None:
+        """Drop what is older than a minute. Lanes report in any order, so a little ahead of `now` is not wrong."""
+        while self._slices and not -SLICE_US < now - self._slices[0].started < SPAN_US:
             self._slices.popleft()
 
 
@@ -93,7 +94,8 @@ def _late(step: int) -> int:
 class LeaseHolder:
     """Holds the leases of our lanes, or stands by until one is free. `on_change` is called when the lanes change.
 
-    In a fleet, a process without a lane still takes changes; others release them.
+    In a fleet, a process without a lane still takes changes; others release them. `trouble` says why the store cannot
+    take changes, so that requests fail at once; it is None if it can, as far as is known.
     """
 
     def __init__(
@@ -119,11 +121,8 @@ class LeaseHolder:
         self._asked = self._owns = False
         self._lanes: list[Lane] = []
         self._error: str | None = None
+        self.trouble: str | None = None
         self._stalled_us = 0  # how long this process was suspended before the last renewal
-
-    def trouble(self) -> str | None:
-        """Why the store cannot take changes, so that requests fail at once; None if it can, as far as is known."""
-        return None if self._owns else self._error
 
     def readiness(self) -> tuple[bool, str]:
         """Whether we take changes, and the reason if not."""
@@ -177,6 +176,7 @@ class LeaseHolder:
 
     def _set_ownership(self, owns: bool, lanes: list[Lane]) -> None:
         """Record which lanes we own, and publish a fact if that has changed."""
+        self.trouble = None if owns else self._error
         if owns:
             self._owning.set()
         elif not self._stopped.is_set():

@@ -17,7 +17,7 @@ from tidings.domain.recurrence.rrule import parse_block, parse_moment, parse_mom
 from tidings.domain.recurrence.rule import GAPS, ON_EXCLUDED, OVERLAPS
 from tidings.domain.recurrence.timezone import check_zone, zone_named
 from tidings.domain.schedules import iso8601
-from tidings.domain.schedules.request import Limits, Request, Timing
+from tidings.domain.schedules.schedule import Limits, Request, Timing
 from tidings.domain.schedules.when import (
     SECOND_US,
     Cron,
@@ -82,7 +82,7 @@ def read_at(request: Request, now: int) -> int:
         return now
     if isinstance(at, int):
         return at
-    if _is_duration(at):
+    if iso8601.is_duration(at):
         return advance(since(request, now), iso8601.parse_duration(at, "at"))
     try:
         return iso8601.parse_instant(at)
@@ -218,13 +218,13 @@ def _every(request: Request, timing: Timing, now: int, limits: Limits) -> Every:
 
 
 def _local(request: Request, timing: Timing, now: int) -> When:
-    """A local time. One that has passed is a moment like any other, but a DST gap stays a gap."""
+    """A local time. One in the past becomes an instant, unless it lies in a DST gap that skips it."""
     if timing.zone is None:
         name = "gap" if timing.gap is not None else "overlap"
         raise Invalid(name, "says what clock changes do to a local time: give its 'zone', or leave it out")
     if request.at is None:
         raise Invalid("zone", "needs a local 'at', 'rrule' or 'cron': give one of them, or leave it out")
-    if not isinstance(request.at, str) or _is_duration(request.at):
+    if not isinstance(request.at, str) or iso8601.is_duration(request.at):
         raise Invalid("zone", "an instant or a duration needs no time zone: leave it out")
     gap = word("gap", timing.gap, GAPS, "forward")
     when = read_local(request.at, timing.zone, gap, word("overlap", timing.overlap, OVERLAPS, "first"))
@@ -248,7 +248,3 @@ def _of_date(name: str, text: str, timing: Timing) -> int:
     zone, moment = zone_named(timing.zone or "UTC"), parse_moment(text, name)
     second = end_of(zone, moment) if name == "until" else instants_of(zone, moment, "forward", "first")[0]
     return second * SECOND_US
-
-
-def _is_duration(text: str) -> bool:
-    return text[:1] in {"+", "P"} or (text[:1].isdigit() and text[-1:].isalpha() and text[-1:] not in {"Z", "z"})

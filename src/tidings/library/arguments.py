@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from tidings.domain.errors import Invalid
+from tidings.domain.names import encoded, half_character
 from tidings.domain.recurrence.preview import PREVIEW_MAX, Mark, preview
 from tidings.domain.recurrence.rule import Gap, OnExcluded, Overlap
-from tidings.domain.schedules.request import Timing
+from tidings.domain.schedules.schedule import Timing
 from tidings.domain.schedules.when import Cron, Local, Rule, When, first_index_at_or_after, occurrence
 from tidings.shapes.fields import fields_of
 from tidings.shapes.schedule import NewSchedule
@@ -74,14 +75,6 @@ def check_text(text: object, field: str) -> None:
     encoded(text, field)
 
 
-def encoded(text: str, field: str) -> bytes:
-    """The text as UTF-8."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise _lone_surrogate(field) from None
-
-
 def checked(struct: Struct) -> Struct:
     """The struct with every field of its declared type, by encoding and decoding it; raises `Invalid` by field."""
     try:
@@ -98,13 +91,9 @@ def _check_encodes(value: object, field: str) -> None:
     try:
         msgspec.msgpack.encode(value)
     except UnicodeEncodeError:
-        raise _lone_surrogate(field) from None
+        raise half_character(field) from None
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise wrong(field) from None
-
-
-def _lone_surrogate(field: str) -> Invalid:
-    return Invalid(field, "contains half of a surrogate pair, which is not valid text: give whole characters")
 
 
 TIME_TAKES = {name: _TIME_TYPES.get(name) or takes(NewSchedule, name) for name in Timing.__struct_fields__}

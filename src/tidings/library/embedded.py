@@ -17,11 +17,10 @@ from tidings.domain.errors import Invalid, NotOwner, TidingsError
 from tidings.domain.facts import Fact, OwnershipChanged
 from tidings.domain.names import check_name
 from tidings.domain.recurrence.ics_calendar import parse_calendar
-from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Pause, Resume, State, refused
+from tidings.domain.schedules.command import Cancel, Command, CommandBatch, Fire, Pause, Resume, State, refused
 from tidings.domain.schedules.command import Outcome as StoredOutcome
 from tidings.domain.schedules.lateness import Policy
-from tidings.domain.schedules.request import Request
-from tidings.domain.schedules.schedule import Query
+from tidings.domain.schedules.schedule import Query, Request
 from tidings.domain.schedules.schedule import Record as StoredRecord
 from tidings.domain.schedules.when import DAY_US
 from tidings.engine import Engine
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
     from tidings.library.notifications import (
         Deliveries,
         Inbox,
+        NotificationCalls,
         Notifications,
-        NotificationServices,
         NotifyOptions,
         Suppressions,
         Templates,
@@ -75,7 +74,7 @@ class Tidings:
         self._config = msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, path=path))
         self._clock = clock
         self._engine: Engine | None = None
-        self._services: NotificationServices | None = None
+        self._services: NotificationCalls | None = None
         self._after_stop = AsyncExitStack()  # closed once the engine has stopped
         self._running: asyncio.Task[None] | None = None  # ends when the engine stops, or one of its tasks fails
         self.tenant = tenant
@@ -131,11 +130,11 @@ class Tidings:
 
     async def _start_delivery(self, engine: Engine) -> None:
         """Attach the delivery of notifications to the engine."""
-        from tidings.library.notifications import NotificationServices
+        from tidings.library.notifications import NotificationCalls
         from tidings.node.delivery import add_delivery
 
         delivery = await add_delivery(engine, self._config, self._after_stop)
-        self._services = NotificationServices(delivery.office, self.tenant)
+        self._services = NotificationCalls(delivery.services, self.tenant)
 
     # Changes
 
@@ -207,6 +206,8 @@ class Tidings:
 
     async def notify_many(self, users: Sequence[str], **options: Unpack["NotifyOptions"]) -> "Sequence[Notified]":
         """The same for up to 1,000 users, each in their own time zone. The outcomes are in the order of `users`."""
+        if isinstance(users, str):
+            raise Invalid("users", "give a list of user ids, such as ['ada', 'bob']")
         return await self._notifications.notify({"users": [*users]}, options)
 
     @property
@@ -240,7 +241,7 @@ class Tidings:
         return self._notifications.suppressions
 
     @property
-    def _notifications(self) -> "NotificationServices":
+    def _notifications(self) -> "NotificationCalls":
         _ = self.engine  # raises if it is not open, or has failed
         assert self._services is not None
         return self._services
@@ -331,18 +332,20 @@ class Tidings:
         return outcome_of(outcome)
 
     async def _submit(self, batch: Sequence[Request]) -> Iterator[StoredOutcome]:
-        admitted = [self._admit(request) for request in batch]
-        adds = [add for add in admitted if isinstance(add, Add)]
+        adds = CommandBatch()
+        refusals = [self._admit(adds, request) for request in batch]
         answers = iter(await self.engine.submit(adds) if adds else ())
-        return (next(answers) if isinstance(add, Add) else add for add in admitted)
+        return (next(answers) if refusal is None else refusal for refusal in refusals)
 
-    def _admit(self, request: Request) -> Add | StoredOutcome:
+    def _admit(self, adds: CommandBatch, request: Request) -> StoredOutcome | None:
+        """Add the command of a request to a batch; returns the outcome if it is refused."""
         if not isinstance(request, Request):
             raise wrong("requests")
         try:
-            return self.engine.admit(self.tenant, checked(request))
+            self.engine.admit_into(adds, self.tenant, checked(request))
         except Invalid as invalid:
             return refused(str(request.id or ""), invalid)
+        return None
 
 
 def open(
@@ -364,7 +367,7 @@ async def _start(engine: Engine, path: str) -> None:
         if isinstance(fact, OwnershipChanged) and fact.owner:
             owned.set()
 
-    engine.listen(on_fact)
+    engine.listen(on_fact, OwnershipChanged)
     await engine.start()
     try:
         await asyncio.wait_for(owned.wait(), OWNERSHIP_TIMEOUT_S)

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from tidings.delivery.explaining import Line as StoredEvent
-from tidings.delivery.notifying import Accepted
-from tidings.delivery.status import Status
-from tidings.delivery.suppressions import Suppression
+from tidings.delivery.accept.request import AcceptResult
+from tidings.delivery.notifications.history import HistoryLine as StoredEvent
+from tidings.delivery.notifications.status import Status
+from tidings.delivery.people.suppressions import Suppression
 from tidings.domain.notifications.address import Device
 from tidings.domain.notifications.delivery import Attempt as StoredAttempt
 from tidings.domain.notifications.delivery import Delivery as StoredDelivery
@@ -146,7 +146,7 @@ class Suppressed(msgspec.Struct, frozen=True, kw_only=True):
     category: str | None
 
 
-def notified_of(accepted: Accepted) -> Notified:
+def notified_of(accepted: AcceptResult) -> Notified:
     """The outcome for one recipient, in Python types."""
     return Notified(
         id=accepted.id,

@@ -8,17 +8,16 @@ from typing import Any, Unpack
 import msgspec
 
 from tidings.domain.errors import Invalid
-from tidings.domain.names import Past, PriorityName
+from tidings.domain.names import Past, PriorityName, encoded
 from tidings.domain.schedules.command import Outcome as StoredOutcome
 from tidings.domain.schedules.command import OutcomeWord, Priority, State
 from tidings.domain.schedules.lateness import Lateness, Policy
-from tidings.domain.schedules.request import Request
 from tidings.domain.schedules.schedule import Event as StoredEvent
-from tidings.domain.schedules.schedule import Headers, Message, unpack
+from tidings.domain.schedules.schedule import Headers, Message, Request, unpack
 from tidings.domain.schedules.schedule import Record as StoredRecord
 from tidings.domain.schedules.schedule import Schedule as StoredSchedule
 from tidings.domain.schedules.when import When
-from tidings.library.arguments import Times, checked, encoded, local_text, timing_of, wrong
+from tidings.library.arguments import Times, checked, local_text, timing_of, wrong
 from tidings.wires.document import CARRIED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -294,7 +293,11 @@ def _priority(name: object) -> Priority:
 def at_of(at: str | datetime | timedelta | None, *, zoned: bool = False) -> int | str | None:
     """The due time, as a request accepts it; `zoned`: a naive datetime is a local time."""
     if isinstance(at, timedelta):
-        return duration_of(at) if at > timedelta(0) else None
+        if at < timedelta(0):
+            raise Invalid(
+                "at", "lies in the past: give a past moment as a datetime, so that 'past' and 'late' apply to it"
+            )
+        return duration_of(at) if at else None
     if isinstance(at, datetime):
         if at.tzinfo is None and zoned:
             return local_text(at)

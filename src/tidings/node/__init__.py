@@ -2,8 +2,16 @@
 
 from tidings.node.kafka import join_kafka
 from tidings.node.serve import SWITCH_INTERVAL_S, build_engine, run_node, serve_node, url_from_here, url_of
-from tidings.node.stores import CannotStart, create_key, list_keys, open_store, revoke_key
-from tidings.node.transfer import copy_store, migrate_store, take_back
+from tidings.node.stores import (
+    CannotStart,
+    copy_store,
+    create_key,
+    list_keys,
+    migrate_store,
+    open_store,
+    revoke_key,
+    take_back,
+)
 
 __all__ = [
     "SWITCH_INTERVAL_S",

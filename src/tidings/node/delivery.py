@@ -2,60 +2,45 @@
 
 import contextlib
 import logging
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from tidings.channels.callbacks import SendGridReader, SignedReader, TwilioReader
-from tidings.channels.loading import check_places, check_settings, open_channel, read_secret, read_settings
-from tidings.channels.outbox import Outbox
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
-from tidings.config.channels import Channel as Table
+from tidings.config.checks import ProviderTable as Table
 from tidings.config.checks import is_postgres
 from tidings.config.settings import Delivery
-from tidings.delivery import unsubscribe
-from tidings.delivery.handling import Terms
-from tidings.delivery.office import Office
-from tidings.delivery.sending import Concurrency
-from tidings.delivery.sweeping import Sweeper
-from tidings.delivery.throttle import Rates
-from tidings.delivery.unsubscribe import Unsubscription
-from tidings.delivery.ways import Way
-from tidings.delivery.wording import Link, no_link
-from tidings.delivery.worker import Settings, Worker
+from tidings.delivery.limits.provider_status import ConfiguredProvider
+from tidings.delivery.limits.rate_limit import RateLimits
+from tidings.delivery.limits.router import Concurrency
+from tidings.delivery.notifications.pruner import PrunerService
+from tidings.delivery.people import unsubscribe
+from tidings.delivery.people.unsubscribe import Unsubscription
+from tidings.delivery.services import NotificationServices
+from tidings.delivery.templates.renderer import Link, no_link
+from tidings.delivery.worker.pipeline import RetryPolicy
+from tidings.delivery.worker.worker import Settings, Worker
 from tidings.domain.errors import Invalid
-from tidings.domain.facts import DeliveryFact
+from tidings.domain.facts import Called, DeliveryFact
+from tidings.domain.notifications.address import PLATFORMS
 from tidings.domain.notifications.circuit_breaker import Terms as BreakerTerms
 from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.retry_backoff import Backoff
-from tidings.domain.secret import Secret
 from tidings.engine import Engine
 from tidings.node.stores import MEMORY, file_of
-from tidings.observe.metrics import DeliveryLog, DeliveryMetrics
-from tidings.ports import DocumentStore, Erasable, Provider, ProviderContext, ReceiptReader
+from tidings.observe.delivery import DeliveryLog, DeliveryMetrics
+from tidings.ports import Erasable, Provider, ProviderContext, ReceiptReader, WebhookCheck, any_webhook
+from tidings.providers.files import FOLDER
+from tidings.providers.registry import check_provider, current_name, open_provider, provider_type, receipt_type
+from tidings.providers.settings import check_settings, read_secret, read_settings
 
-IN_APP, OUTBOX = "in_app", "outbox"
+IN_APP, FILES = "in_app", "files"
 UNSUBSCRIBE = "/unsubscribe"
 LINK_KEY_BYTES_MIN = 16
 WRITE_US_MAX = 5_000_000  # how long writing before and after a call of a provider may take
-
-# The channels that each provider serves.
-SERVED: dict[str, tuple[ChannelName, ...]] = {
-    "smtp": ("email",),
-    "sendgrid": ("email",),
-    "twilio": ("sms",),
-    "apns": ("push",),
-    "fcm": ("push",),
-    "webhook": ("webhook",),
-    IN_APP: ("in_app",),
-    OUTBOX: tuple(name for name in CHANNEL_NAMES if name != "in_app"),
-}
-
 
 logger = logging.getLogger("tidings.delivery")
 
@@ -71,20 +56,20 @@ def errors_in_table(name: str) -> Iterator[None]:
 
 
 def provider_tables(config: Config) -> list[Table]:
-    """The providers to open, in order of preference. The inbox is always one of them; the outbox comes last, and is
-    added if there is no other provider."""
-    given = list(config.channels)
-    providers = {table.provider for table in given}
-    if IN_APP not in providers:
+    """The providers to open, in order of preference. The inbox is always one of them; fallbacks come last, and messages
+    are written to files if there is no other provider."""
+    given = [msgspec.structs.replace(table, provider=current_name(table.provider)) for table in config.channels]
+    kinds = {table.provider for table in given}
+    if IN_APP not in kinds:
         given.append(Table(name=IN_APP, provider=IN_APP))
-    if not providers - {IN_APP}:
-        given.append(Table(name=OUTBOX, provider=OUTBOX))
-    return sorted(given, key=lambda table: table.provider == OUTBOX)
+    if not kinds - {IN_APP}:
+        given.append(Table(name=FILES, provider=FILES))
+    return sorted(given, key=lambda table: provider_type(table.provider).is_fallback)
 
 
-def is_outbox_alone(config: Config) -> bool:
+def sends_nothing(config: Config) -> bool:
     """Whether no provider is configured that sends anything off this machine."""
-    return {table.provider for table in provider_tables(config)} == {IN_APP, OUTBOX}
+    return {table.provider for table in provider_tables(config)} == {IN_APP, FILES}
 
 
 def folder_of(config: Config) -> Path:
@@ -93,40 +78,68 @@ def folder_of(config: Config) -> Path:
     return Path.cwd() if path == MEMORY or is_postgres(path) else file_of(path).resolve().parent
 
 
-def providers_of(config: Config) -> list[Way]:
-    """The providers to show, with their channels, which are unknown for a provider from another package."""
+def providers_of(config: Config) -> list[ConfiguredProvider]:
+    """The providers to show, each with the channels that it serves."""
     tables = provider_tables(config)
-    served = SERVED | {OUTBOX: _outbox_channels({table.provider for table in tables})}
-    return [Way(table.name, table.provider, served.get(table.provider, ())) for table in tables]
+    return [ConfiguredProvider(table.name, table.provider, _channels(table, tables)) for table in tables]
 
 
-def _outbox_channels(providers: set[str]) -> tuple[ChannelName, ...]:
-    """The channels that no other provider serves; push is among them until both kinds of devices have a provider."""
-    served = {channel for provider in providers - {OUTBOX} for channel in SERVED.get(provider, ())}
-    if not providers >= {"apns", "fcm"}:
+def _channels(table: Table, tables: list[Table]) -> tuple[ChannelName, ...]:
+    """The channels that a provider serves; for a fallback those that no other serves, push included until every push
+    service has a provider."""
+    found = provider_type(table.provider)
+    if not found.is_fallback:
+        return found.channels
+    others = [other for other in (provider_type(each.provider) for each in tables) if not other.is_fallback]
+    served = {channel for other in others for channel in other.channels}
+    if {platform for other in others if "push" in other.channels for platform in other.platforms} != set(PLATFORMS):
         served.discard("push")
-    return tuple(channel for channel in SERVED[OUTBOX] if channel not in served)
+    return tuple(channel for channel in found.channels if channel not in served)
 
 
 def lacks_links(config: Config) -> bool:
     """Whether e-mail is sent without unsubscribe links, because `delivery.public_url` is not set."""
-    is_sent = any("email" in each.channels and each.provider != OUTBOX for each in providers_of(config))
+    is_sent = any("email" in each.channels and each.provider != FILES for each in providers_of(config))
     return is_sent and config.delivery.public_url is None
 
 
 def served_channels(config: Config) -> frozenset[ChannelName] | None:
-    """The channels that have a provider; None if this node cannot know: another node delivers, or a provider comes from
-    another package."""
-    providers = providers_of(config)
-    if "deliver" not in config.node.roles or not all(each.provider in SERVED for each in providers):
+    """The channels that have a provider; None if this node cannot know, because another node delivers, to some at
+    least."""
+    if "deliver" not in config.node.roles or set(config.node.channels) != set(CHANNEL_NAMES):
         return None
-    return frozenset(channel for each in providers for channel in each.channels)
+    return frozenset(channel for each in providers_of(config) for channel in each.channels)
 
 
-def rates_of(config: Config) -> Rates:
+def webhook_check_of(config: Config) -> WebhookCheck:
+    """The check of URLs where they are given: refused is what every provider of webhooks refuses. Another node may
+    allow more, so nothing is refused where another one delivers."""
+    if served_channels(config) is None:
+        return any_webhook
+    checks: list[WebhookCheck] = []
+    for table in provider_tables(config):
+        kind = provider_type(table.provider)
+        if "webhook" in kind.channels and not kind.is_fallback:
+            with errors_in_table(table.name):
+                checks.append(any_webhook if kind.webhook_check is None else kind.webhook_check(table.settings))
+
+    def check(url: str, field: str) -> None:
+        refusals: list[Invalid] = []
+        for each in checks:
+            try:
+                each(url, field)
+            except Invalid as invalid:
+                refusals.append(invalid)
+        if checks and len(refusals) == len(checks):
+            raise refusals[0]
+
+    return check
+
+
+def rates_of(config: Config) -> RateLimits:
     """The rate limits of each provider: in all, and for each tenant."""
     tables = config.channels
-    return Rates(
+    return RateLimits(
         {table.name: table.rate for table in tables if table.rate is not None},
         {table.name: table.tenant_rate for table in tables if table.tenant_rate is not None},
         {(table.name, tenant): rate for table in tables for tenant, rate in table.tenant_rates.items()},
@@ -138,72 +151,48 @@ def check_channels(config: Config) -> None:
     be misplaced in one."""
     for table in config.channels:
         with errors_in_table(table.name):
-            check_settings(table.provider, table.settings)
+            check_provider(table.provider, table.settings)
         check_receipts(table)
 
 
 async def try_channels(config: Config) -> None:
     """Open the providers once and close them again, so that a refused start leaves no new file behind."""
-    context = ProviderContext(SystemClock(), folder_of(config))
+    context = ProviderContext(clock=SystemClock(), folder=folder_of(config))
     async with contextlib.AsyncExitStack() as stack:
         for table in config.channels:
-            if table.provider != IN_APP:
-                _open(table, config, context, stack)
+            _open(table, config, context, stack)
 
 
 @contextlib.asynccontextmanager
-async def open_providers(config: Config, clock: Clock, documents: DocumentStore) -> AsyncIterator[dict[str, Provider]]:
+async def open_providers(config: Config, clock: Clock) -> AsyncIterator[dict[str, Provider]]:
     """Open the providers, by name, and close them at the end."""
-    context = ProviderContext(clock, folder_of(config), documents)
+    context = ProviderContext(clock=clock, folder=folder_of(config))
+    providers: dict[str, Provider] = {}
     async with contextlib.AsyncExitStack() as stack:
-        providers = {table.name: _open(table, config, context, stack) for table in provider_tables(config)}
-        others = [provider for provider in providers.values() if not isinstance(provider, Outbox)]
-        for provider in providers.values():
-            if isinstance(provider, Outbox):
-                provider.others = others
+        for table in provider_tables(config):
+            if not provider_type(table.provider).is_fallback:
+                providers[table.name] = _open(table, config, context, stack)
+        others = msgspec.structs.replace(context, others=tuple(providers.values()))
+        for table in provider_tables(config):
+            if table.name not in providers:
+                providers[table.name] = _open(table, config, others, stack)
         yield providers
 
 
 def _open(table: Table, config: Config, context: ProviderContext, stack: contextlib.AsyncExitStack) -> Provider:
-    settings = table.settings
-    if table.provider == OUTBOX:  # without a terminal, messages would be mixed with log lines
-        settings = {"terminal": sys.stderr.isatty(), **settings}
-    elif table.provider == "twilio" and (url := callback_url(table, config.delivery.public_url)) is not None:
-        settings = {"callback_url": url, **settings}
+    context = msgspec.structs.replace(context, receipts_url=callback_url(table, config.delivery.public_url))
     with errors_in_table(table.name):
-        provider = open_channel(table.provider, settings, context)
+        provider = open_provider(table.provider, table.settings, context)
     stack.push_async_callback(provider.close)
     return provider
-
-
-class SendGrid(msgspec.Struct, frozen=True):
-    """The public key that SendGrid shows for its signed event webhook; it is not a secret."""
-
-    verification_key: str
-
-
-class Twilio(msgspec.Struct, frozen=True):
-    """The token of the account, which signs callbacks; by default the one that the provider sends with."""
-
-    token: Secret
-
-
-class Signed(msgspec.Struct, frozen=True):
-    """All other providers sign by Standard Webhooks, with a secret, or with the older one while it is rotated."""
-
-    secret: Secret
-    older_secret: Secret | None = None
-
-
-# The table `receipts` of each provider; `Signed` for all others.
-RECEIPT_SETTINGS: dict[str, type[msgspec.Struct]] = {"sendgrid": SendGrid, "twilio": Twilio}
 
 
 def check_receipts(table: Table) -> None:
     """Refuse an invalid table `receipts`, without reading a secret."""
     if table.receipts is not None:
         with errors_in_table(f"{table.name}.receipts"):
-            check_places(RECEIPT_SETTINGS.get(table.provider, Signed), _given(table))
+            found = receipt_type(table.provider)
+            check_settings(found.settings, {**found.defaults(table.settings), **table.receipts})
 
 
 def readers_of(config: Config) -> dict[str, ReceiptReader]:
@@ -212,7 +201,9 @@ def readers_of(config: Config) -> dict[str, ReceiptReader]:
     for table in config.channels:
         if table.receipts is not None:
             with errors_in_table(f"{table.name}.receipts"):
-                readers[table.name] = _reader(table, config.delivery.public_url)
+                found = receipt_type(table.provider)
+                settings = read_settings(found.settings, {**found.defaults(table.settings), **table.receipts})
+                readers[table.name] = found.open(settings, config.delivery.public_url)
     return readers
 
 
@@ -221,49 +212,32 @@ def callback_url(table: Table, public_url: str | None) -> str | None:
     return None if table.receipts is None or public_url is None else f"{public_url}/receipts/{table.name}"
 
 
-def _reader(table: Table, public_url: str | None) -> ReceiptReader:
-    match read_settings(RECEIPT_SETTINGS.get(table.provider, Signed), _given(table)):
-        case SendGrid(verification_key):
-            return SendGridReader(verification_key)
-        case Twilio(token):
-            if public_url is None:
-                raise Invalid("token", "Twilio's signature includes the URL that it calls: set delivery.public_url too")
-            return TwilioReader(token, public_url)
-        case Signed(secret, older):
-            return SignedReader([secret, *([older] if older is not None else [])])
-        case other:
-            raise AssertionError(f"no reader for {type(other).__name__}")
-
-
-def _given(table: Table) -> Mapping[str, Any]:
-    receipts = table.receipts or {}
-    if table.provider == "twilio" and "key" not in table.settings and "token" in table.settings:
-        return {"token": table.settings["token"], **receipts}
-    return receipts
-
-
 class NotificationRuntime:
     """What a node has for notifications: the services behind the API, and the metrics of its workers."""
 
     def __init__(self, engine: Engine, config: Config) -> None:
-        self.office = Office(
-            engine.store.documents,
+        self.services = NotificationServices(
+            engine.store.tables,
             engine,
             engine.clock,
             keys=link_keys(config.delivery),
-            ways=providers_of(config),
+            configured=providers_of(config),
             served=served_channels(config),
+            webhook_check=webhook_check_of(config),
             rates=rates_of(config),
             readers=readers_of(config),
             has_links=not lacks_links(config),
+            retention_us=config.delivery.retention_us,
         )
         self.metrics = DeliveryMetrics()
-        self._listeners = (self.metrics, DeliveryLog(), self.office.inbox)
+        self._log = DeliveryLog()
 
     def on_fact(self, fact: DeliveryFact) -> None:
-        """Pass a fact to metrics, log and inbox readers."""
-        for listener in self._listeners:
-            listener(fact)
+        """Pass a fact to metrics, log and inbox readers. Calls, of which there are most, are only counted."""
+        self.metrics(fact)
+        if not isinstance(fact, Called):
+            self._log(fact)
+            self.services.inbox(fact)
 
 
 def check_delivery(config: Config) -> None:
@@ -315,7 +289,7 @@ def link_of(delivery: Delivery) -> Link:
     return link
 
 
-def settings_of(delivery: Delivery, rates: Rates) -> Settings:
+def settings_of(delivery: Delivery, rates: RateLimits) -> Settings:
     """The settings of a worker. A claim, and the trial call of a circuit breaker, outlast the longest call.
 
     A claim is only as long as the call and the writes before and after it, because the claim of a killed worker must
@@ -325,13 +299,14 @@ def settings_of(delivery: Delivery, rates: Rates) -> Settings:
     room_us = min(send_us // 2, WRITE_US_MAX)
     backoff = Backoff(delivery.retry_first_us, delivery.retry_longest_us, delivery.attempts_max, delivery.age_max_us)
     return Settings(
-        terms=Terms(backoff, claim_us=send_us + room_us),
+        policy=RetryPolicy(backoff, claim_us=send_us + room_us),
         breaker=BreakerTerms(
             delivery.breaker_failures, delivery.breaker_first_us, delivery.breaker_longest_us, send_us * 4 // 3
         ),
         rates=rates,
         concurrency=dict.fromkeys(CHANNEL_NAMES, Concurrency(delivery.concurrency, delivery.concurrency_reserved)),
         send_s=send_us / 1_000_000,
+        retention_us=delivery.retention_us,
     )
 
 
@@ -341,23 +316,26 @@ async def add_delivery(engine: Engine, config: Config, last: AsyncExitStack) -> 
     if "deliver" not in config.node.roles:
         return runtime
     clock = engine.clock
-    providers = await last.enter_async_context(open_providers(config, clock, engine.store.documents))
-    runtime.office.erasing.keepers |= {name: each for name, each in providers.items() if isinstance(each, Erasable)}
+    providers = await last.enter_async_context(open_providers(config, clock))
+    runtime.services.erasure.erasable |= {name: each for name, each in providers.items() if isinstance(each, Erasable)}
     worker = Worker(
         engine.store,
-        engine.submit,
         providers,
-        runtime.office.templates,
+        runtime.services.templates,
         clock,
-        settings_of(config.delivery, rates_of(config)),
-        tell=runtime.on_fact,
+        msgspec.structs.replace(settings_of(config.delivery, rates_of(config)), channels=config.node.channels),
+        submit=engine.submit,
+        commit=engine.commit,
+        commit_urgent=engine.commit_urgent,
+        listener=runtime.on_fact,
         link=link_of(config.delivery),
         is_ready=lambda: engine.readiness()[0],
     )
-    engine.listen(worker)
-    engine.add_service(worker, Sweeper(engine.store, runtime.office.sweeping, clock), stops_first=True)
+    engine.following.watch(worker.topics, worker.notify)
+    runtime.metrics.watch(worker.backlog, clock)
+    engine.add_service(worker, PrunerService(engine.store, runtime.services.pruner, clock), stops_first=True)
     if lacks_links(config):
         logger.warning("%s", unsubscribe.NO_LINK)
-    if is_outbox_alone(config):
-        logger.info("no provider is configured: messages are written to %s", folder_of(config) / "outbox")
+    if sends_nothing(config):
+        logger.info("no provider is configured: messages are written to %s", folder_of(config) / FOLDER)
     return runtime

@@ -9,29 +9,29 @@ from tidings.engine import Engine
 from tidings.node.stores import MEMORY, client_missing, file_of
 
 if TYPE_CHECKING:
-    from tidings.bus.kafka.client import Cluster
-    from tidings.delivery.office import Office
+    from tidings.bus.kafka.topics import Cluster
+    from tidings.delivery.services import NotificationServices
+    from tidings.edges.kafka.request_topics import Requests
     from tidings.node.kafka_services import Joined
-    from tidings.wires.requests import Requests
 
 
-def join_kafka(engine: Engine, config: Config, office: "Office | None" = None) -> "Joined":
-    """Connect the engine to the Kafka of the settings; `office` accepts the notifications among the requests."""
+def join_kafka(engine: Engine, config: Config, services: "NotificationServices | None" = None) -> "Joined":
+    """Connect the engine to the Kafka of the settings; `services` accepts the notifications among the requests."""
     cluster, requests = cluster_of(config)
-    from tidings.delivery.office import Office
+    from tidings.delivery.services import NotificationServices
     from tidings.node.kafka_services import join
 
-    office = office or Office(engine.store.documents, engine, engine.clock)
-    return join(engine, config, cluster, requests, office.notifying)
+    services = services or NotificationServices(engine.store.tables, engine, engine.clock)
+    return join(engine, config, cluster, requests, services.acceptance)
 
 
 def cluster_of(config: Config) -> "tuple[Cluster, Requests]":
     """The cluster and the requests that are read from it; checks the settings before anything is opened."""
     try:
-        from tidings.bus.kafka.client import Cluster
+        from tidings.bus.kafka.topics import Cluster
     except ImportError:
         raise client_missing("Kafka", "kafka") from None
-    from tidings.wires.requests import Requests
+    from tidings.edges.kafka.request_topics import Requests
     from tidings.wires.wire import Destinations
 
     kafka = config.kafka

@@ -1,7 +1,4 @@
-"""Connects an engine to Kafka: requests are read from it, and releases are published to it.
-
-The Kafka client is an optional dependency, so it is imported only where the settings name a cluster.
-"""
+"""The services of a node with Kafka: intake, release and facts. Importing this module needs the Kafka client."""
 
 import asyncio
 import logging
@@ -9,21 +6,21 @@ from functools import partial
 from typing import NamedTuple
 
 from tidings import ports
-from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.follow_up import FollowUp, Plan
 from tidings.bus.kafka.forwarder import Forwarder, Forwarders, PublishLimit
 from tidings.bus.kafka.parked_topics import ParkedTopics, parked_name
 from tidings.bus.kafka.producers import IdempotentProducer, TransactionalProducer
 from tidings.bus.kafka.topic_reader import KafkaTopicReader
+from tidings.bus.kafka.topics import Cluster
 from tidings.config import Config
-from tidings.delivery.notifying import Notifying
+from tidings.delivery.accept.acceptance import Acceptance
 from tidings.dispatch.lanes import BackgroundService
 from tidings.edges.kafka.facts import KafkaFacts
 from tidings.edges.kafka.intake import KafkaIntake
+from tidings.edges.kafka.request_topics import Requests
 from tidings.edges.kafka.start_position import StartPosition
 from tidings.engine import Engine
 from tidings.observe.metrics import KafkaMetrics, KafkaStats, KasprMetrics, Worker
-from tidings.wires.requests import Requests
 
 logger = logging.getLogger("tidings.kafka")
 
@@ -35,7 +32,7 @@ class Joined(NamedTuple):
     metrics: KafkaMetrics
 
 
-def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, notifying: Notifying) -> Joined:
+def join(engine: Engine, config: Config, cluster: Cluster, requests: Requests, notifying: Acceptance) -> Joined:
     """Let the engine read requests from a cluster and release to it."""
     facts = KafkaFacts(cluster, engine.clock) if config.kafka.facts == "on" else None
     kind = TransactionalProducer if config.kafka.release == "exactly_once" else IdempotentProducer
@@ -123,7 +120,7 @@ class KafkaRelease:
             follow_up = FollowUp(self._plan, outbox=lane, producer=producer, clock=engine.clock, owns=owns)
         forwarder = Forwarder(
             outbox=lane,
-            producer=self._producer(number, str(number)),
+            producer=self._producer(number, str(number), reports=False),
             clock=engine.clock,
             on_fact=engine.publish,
             owns=owns,
@@ -151,7 +148,15 @@ class KafkaRelease:
         await asyncio.to_thread(self._producer(0, "0").peek)
         return True
 
-    def _producer(self, lane: int, name: str, *, one_by_one: bool = False) -> TransactionalProducer:
+    def _producer(
+        self, lane: int, name: str, *, one_by_one: bool = False, reports: bool = True
+    ) -> TransactionalProducer:
         store = self._engine.store
-        predecessors = {each.identity: each.end(lane) for each in store.predecessors}
-        return self._kind(self._cluster, store.identity, name, one_by_one=one_by_one, predecessors=predecessors)
+        return self._kind(
+            self._cluster,
+            store.identity,
+            name,
+            one_by_one=one_by_one,
+            reports=reports,
+            predecessors={each.identity: each.end(lane) for each in store.predecessors},
+        )

@@ -11,7 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tidings import __version__
 from tidings.clock import Clock, SystemClock
@@ -22,7 +24,8 @@ from tidings.domain.fleet import Report
 from tidings.edges.cli.exit_codes import program
 from tidings.engine import Engine, Settings
 from tidings.node.kafka import cluster_of, join_kafka
-from tidings.node.stores import CannotStart, check_address, is_there, open_store, shown
+from tidings.node.stores import CannotStart, check_address, check_processes, is_there, open_store, shown
+from tidings.node.supervisor import Member, Render, parse_member, supervise
 from tidings.observe.logs import FactLog
 from tidings.observe.logs import configure as configure_logs
 from tidings.ports import Store
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 URL_DEFAULT = "http://127.0.0.1:8460"
 SWITCH_INTERVAL_S = 0.0005  # the writer thread and the event loop switch often
 STOP_S_MAX = 4.7
+HANDLER_CLOSED = "the handler is closed"  # in the text of uvloop's error
 YOUNG_OBJECTS_MAX = (
     10_000  # more than a burst allocates; with Python's default of 700 each object is visited several times
 )
@@ -55,13 +59,22 @@ def build_engine(
         id_retention_us=config.ids.retention_us,
         bus="log" if config.kafka.servers is None else "kafka",
         forbidden=Destinations(config.kafka.destinations, config.kafka.schedules.keys()).forbidden,
-        about=Report(name, config.node.roles, url, __version__),
+        about=Report(name, config.node.roles, url, __version__, channels=config.node.channels),
     )
     return Engine(store, clock, settings, listeners)
 
 
-async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Serve until `stop` is set; `ready` is called with the URL once the node listens.
+def named(config: Config, member: Member | None) -> Config:
+    """The settings of one of several processes: each has a name of its own in the fleet."""
+    if member is None or config.node.name is None:
+        return config  # nodes without a name are named after their process
+    return replace(config, node=replace(config.node, name=f"{config.node.name}-{member.number}"))
+
+
+async def serve_node(
+    config: Config, stop: asyncio.Event, ready: Callable[[str], None], member: Member | None = None
+) -> None:
+    """Serve until `stop` is set; `ready` is called with the URL once the node listens. `member`: of several processes.
 
     The socket is opened first, so that a failed start leaves no new file behind.
     """
@@ -70,7 +83,7 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
     from tidings.node.delivery import add_delivery, check_delivery, try_channels
 
     clock = SystemClock()
-    with listen(config.server.host, config.server.port) as listener:
+    with listen(config.server.host, config.server.port) if member is None else member.inherited() as listener:
         check_address(config.store.path, config)
         if not is_there(config.store.path):
             _check_reach(config, has_keys=False)
@@ -81,14 +94,14 @@ async def serve_node(config: Config, stop: asyncio.Event, ready: Callable[[str],
         store = await open_store(config.store.path, config, clock)
         facts = FactLog(in_fleet=is_postgres(config.store.path))
         host, port = listener.getsockname()[:2]
-        engine = build_engine(store, config, clock, [facts], url_of(host, port))
+        engine = build_engine(store, named(config, member), clock, [facts], url_of(host, port))
         async with contextlib.AsyncExitStack() as last:  # closed after the engine has stopped
             last.callback(facts.flush)
             try:
                 keys = KeyRing(store, clock)
                 _check_reach(config, has_keys=not await keys.is_empty())
                 runtime = await add_delivery(engine, config, last)
-                await _serve(engine, keys, runtime, listener, config, stop, ready)
+                await _serve(engine, keys, runtime, listener, config, stop=stop, ready=ready, member=member)
             finally:
                 await engine.stop()
 
@@ -99,30 +112,38 @@ async def _serve(
     runtime: "NotificationRuntime",
     listener: socket.socket,
     config: Config,
+    *,
     stop: asyncio.Event,
     ready: Callable[[str], None],
+    member: Member | None,
 ) -> None:
     from tidings.edges.http.app import create_app
     from tidings.edges.http.server import running_on
     from tidings.observe.metrics import Metrics
 
-    kafka = join_kafka(engine, config, runtime.office) if config.kafka.servers is not None else None
+    kafka = join_kafka(engine, config, runtime.services) if config.kafka.servers is not None else None
     more = [kafka.metrics.lines] if kafka else []
-    metrics = Metrics(__version__, engine.count, [*more, runtime.metrics.lines])
+    metrics = Metrics(__version__, engine.count, [*more, runtime.metrics.lines], runtime.metrics.unsettled)
     engine.listen(metrics)
-    app = create_app(
-        engine,
-        keys=keys,
-        metrics=metrics.render,
-        version=__version__,
-        office=runtime.office,
-        kafka=kafka.topics if kafka else None,
-        has_api="api" in config.node.roles,
-        server=config.server,
-    )
-    async with running_on(listener, app) as (host, port):
+    async with contextlib.AsyncExitStack() as stack:
+        render: Render = metrics.render
+        if member is not None:
+            render = await stack.enter_async_context(member.shared_metrics(render))
+        app = create_app(
+            engine,
+            keys=keys,
+            metrics=render,
+            version=__version__,
+            services=runtime.services,
+            kafka=kafka.topics if kafka else None,
+            has_api="api" in config.node.roles,
+            server=config.server,
+        )
+        host, port = await stack.enter_async_context(running_on(listener, app))
         await engine.start()
         ready(url_of(host, port))
+        if member is not None:
+            member.report_ready()
         is_ready, reason = engine.readiness()
         if not is_ready:
             logger.warning("%s; takes over when the lease is free", reason, extra={"store": shown(config.store.path)})
@@ -164,39 +185,82 @@ def _check_reach(config: Config, *, has_keys: bool) -> None:
     )
 
 
-def run_node(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code."""
+def run_node(config: Config, member: str | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. `member` is set in a process under a supervisor."""
     from tidings.edges.http.server import loop_factory
 
     logs = config.logs
     configure_logs(logs.level, as_json=None if logs.format == "auto" else logs.format == "json")
+    if config.node.processes > 1 and member is None:
+        return _supervise(config)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    under = None if member is None else parse_member(member)
+    if under is not None:  # the settings may have changed since the supervisor was started
+        config = replace(config, node=replace(config.node, processes=under.count))
+        check_processes(config)
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_run(config))
+        runner.run(_run(config, under))
     logger.info("stopped")
     return 0
 
 
-async def _run(config: Config) -> None:
+def _supervise(config: Config) -> int:
+    """Run the processes of this node, with the arguments of this command, on one socket."""
+    from tidings.edges.http.server import listen
+
+    check_processes(config)
+    check_address(config.store.path, config)
+    with listen(config.server.host, config.server.port) as listener:
+        url = url_of(*listener.getsockname()[:2])
+        code = supervise(sys.argv[1:], listener, config.node.processes, lambda: _announce(url, config))
+    logger.info("stopped")
+    return code
+
+
+async def _run(config: Config, member: Member | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(report_loop_error)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop_or_leave, stop, number)
-    await serve_node(config, stop, lambda url: _ready(url, config))
+        loop.add_signal_handler(number, _stop_or_leave, stop, number, member is None)
+    if member is not None:
+        member.watch(lambda: _stop_or_leave(stop, signal.SIGTERM, False))
+    await serve_node(config, stop, lambda url: _ready(url, config, member), member)
 
 
-def _ready(url: str, config: Config) -> None:
+def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no task handles.
+
+    TLS bytes that arrive after we aborted their connection are no error, but uvloop reports one: it answers them on the
+    closed transport (https://github.com/MagicStack/uvloop/issues/506).
+    """
+    error = context.get("exception")
+    if isinstance(error, RuntimeError) and HANDLER_CLOSED in str(error) and "SSL" in str(context.get("message")):
+        logger.debug("TLS bytes arrived after their connection was closed")
+        return
+    loop.default_exception_handler(context)
+
+
+def _ready(url: str, config: Config, member: Member | None) -> None:
     """Exclude the objects of the start from garbage collection: they live as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX)
-    _announce(url, config)
+    if member is None:
+        _announce(url, config)
+    else:
+        logger.info("process %d serves", member.number)
 
 
-def _stop_or_leave(stop: asyncio.Event, number: signal.Signals) -> None:
-    """Stop cleanly and in time on the first signal, even if the event loop hangs; exit at once on the second."""
+def _stop_or_leave(stop: asyncio.Event, number: signal.Signals, leaves: bool) -> None:
+    """Stop cleanly and in time on the first signal, even if the event loop hangs.
+
+    On the second exit at once, if it `leaves`: a process under a supervisor may get signals of both.
+    """
     if stop.is_set():
-        os._exit(128 + number)
+        if leaves:
+            os._exit(128 + number)
+        return
     stop.set()
     last_resort = threading.Timer(STOP_S_MAX, os._exit, (1,))
     last_resort.daemon = True

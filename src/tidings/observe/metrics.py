@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, counted from facts and rendered as text: of the engine, of deliveries and of Kafka."""
+"""Metrics for Prometheus, counted from facts and rendered as text: of the engine and of Kafka."""
 
 import asyncio
 import contextlib
@@ -14,24 +14,17 @@ import numpy
 from tidings.clock import Clock
 from tidings.domain.errors import TidingsError
 from tidings.domain.facts import (
-    Called,
     Changed,
-    Closed,
-    Deferred,
-    DeliveryFact,
-    Ended,
     Fact,
     Handed,
     Missed,
-    Opened,
     OwnershipChanged,
-    Poisoned,
     Refused,
     Released,
     Revised,
 )
-from tidings.domain.schedules.command import Add, Cancel, Command, Replace, address
-from tidings.domain.schedules.iso8601 import format_duration, format_instant
+from tidings.domain.schedules.command import Add, Cancel, Command, Replace, kinds_of, tenants_of
+from tidings.domain.schedules.iso8601 import format_duration
 from tidings.domain.schedules.lateness import MissedReason
 from tidings.domain.schedules.schedule import is_kafka
 from tidings.ports import Count
@@ -48,10 +41,7 @@ MetricLines = Callable[[Count | None], Iterator[str]]  # lines of another part, 
 
 _SECOND_US = 1_000_000
 
-logger = logging.getLogger("tidings.delivery")
 kafka_logger = logging.getLogger("tidings.kafka")
-
-Labels = tuple[tuple[str, str], ...]
 
 STATS_S = 30.0
 TENANTS_MAX = 10_000  # bounds the memory
@@ -102,31 +92,45 @@ class Histogram:
         self._counts = [before + more for before, more in zip(self._counts, added, strict=True)]
         self._sum_us += int(values.sum())
 
+    def add_one(self, value_us: int) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds_us, value_us)] += 1
+        self._sum_us += value_us
+
     @property
     def total(self) -> int:
         """How many values were counted."""
         return sum(self._counts)
 
-    def lines(self, name: str) -> Iterator[str]:
-        """The cumulative buckets, the sum and the count."""
+    def lines(self, name: str, labels: str = "") -> Iterator[str]:
+        """The cumulative buckets, the sum and the count; `labels` are written before `le`."""
         below = 0
+        before, own = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
         for bound, count in zip(self._bounds_us, self._counts, strict=False):
             below += count
-            yield f'{name}_bucket{{le="{seconds(bound)}"}} {below}'
-        yield f'{name}_bucket{{le="+Inf"}} {self.total}'
-        yield f"{name}_sum {seconds(self._sum_us)}"
-        yield f"{name}_count {self.total}"
+            yield f'{name}_bucket{{{before}le="{seconds(bound)}"}} {below}'
+        yield f'{name}_bucket{{{before}le="+Inf"}} {self.total}'
+        yield f"{name}_sum{own} {seconds(self._sum_us)}"
+        yield f"{name}_count{own} {self.total}"
 
 
 class Metrics:
-    """A listener of facts. `render` is the response of `/metrics`; only then the store is asked for its size."""
+    """A listener of facts. `render` is the response of `/metrics`; only then the store is asked for its size.
+
+    `unsettled` counts the released notifications that this process has still to deliver.
+    """
 
     def __init__(
-        self, version: str, count: Callable[[], Awaitable[Count]] | None = None, more: Sequence[MetricLines] = ()
+        self,
+        version: str,
+        count: Callable[[], Awaitable[Count]] | None = None,
+        more: Sequence[MetricLines] = (),
+        unsettled: Callable[[], int] = lambda: 0,
     ) -> None:
         self._version = version
         self._count = count
         self._more = more
+        self._unsettled = unsettled
         self._lateness = Histogram()
         # All reasons are shown from the start: an alert on an increase needs the 0 before it.
         self._missed: Counter[str] = Counter(dict.fromkeys(get_args(MissedReason), 0))
@@ -162,11 +166,11 @@ class Metrics:
         lines += family("tidings_lanes", "gauge", "Lanes that this process releases.", self._lanes)
         count = await self._size()
         if count is not None:
-            lines += _gauges(count)
+            lines += _gauges(count, self._unsettled())
         for more in self._more:
             lines += more(count)
         up = 0 if count is None and self._count is not None else 1
-        lines += family("tidings_up", "gauge", "1 while the store answers.", up)
+        lines += up_lines(up)
         lines += _labelled("tidings_build_info", "gauge", "The version.", "version", {self._version: 1})
         return ("\n".join(lines) + "\n").encode()
 
@@ -202,12 +206,41 @@ class Metrics:
         yield from self._lateness.lines(name)
 
 
-def _gauges(count: Count) -> Iterator[str]:
+def _gauges(count: Count, unsettled: int) -> Iterator[str]:
     text = "Pending schedules."
     yield from family("tidings_pending", "gauge", text, count.pending)
-    text = "Pending schedules that are overdue: the queue depth to scale by."
-    yield from family("tidings_due_backlog", "gauge", text, count.overdue)
+    text = "What is overdue: schedules that are not released, and released notifications that this process delivers."
+    yield from family("tidings_due_backlog", "gauge", text, count.overdue + unsettled)
     yield from family("tidings_store_bytes", "gauge", "Size of the store on disk.", count.bytes)
+
+
+def up_lines(up: int) -> Iterator[str]:
+    """The metric that says whether a process works."""
+    return family("tidings_up", "gauge", "1 while the store answers.", up)
+
+
+def merged(texts: Mapping[str, str]) -> str:
+    """The metrics of several processes as one text, in which each sample has the label `process`."""
+    heads: dict[str, dict[str, str]] = {}
+    samples: dict[str, list[str]] = {}
+    name = ""
+    for process, text in texts.items():
+        for line in text.splitlines():
+            if line.startswith("#"):
+                _, word, name, _ = line.split(" ", 3)
+                heads.setdefault(name, {}).setdefault(word, line)
+            else:
+                samples.setdefault(name, []).append(_with_process(line, process))
+    found = (line for name, lines in heads.items() for line in (*lines.values(), *samples.get(name, ())))
+    return "".join(f"{line}\n" for line in found)
+
+
+def _with_process(sample: str, process: str) -> str:
+    name, brace, rest = sample.partition("{")
+    if brace:
+        return f'{name}{{process="{process}",{rest}'
+    name, _, value = sample.partition(" ")
+    return f'{name}{{process="{process}"}} {value}'
 
 
 def head(name: str, kind: str, text: str) -> Iterator[str]:
@@ -237,102 +270,6 @@ def seconds(us: int) -> str:
     """Microseconds as seconds, exactly."""
     sign, us = ("-", -us) if us < 0 else ("", us)
     return f"{sign}{us // _SECOND_US}.{us % _SECOND_US:06}".rstrip("0").rstrip(".")
-
-
-class DeliveryMetrics:
-    """A listener of delivery facts. `lines` is what it adds to `/metrics`."""
-
-    def __init__(self) -> None:
-        self._calls: Counter[Labels] = Counter()
-        self._ended: Counter[Labels] = Counter()
-        self._deferred: Counter[Labels] = Counter()
-        self._open: dict[str, bool] = {}  # open breakers by provider: whether our settings are the cause
-        self._poisoned = 0
-        self._took = Histogram()
-        self._lateness = Histogram()
-
-    def __call__(self, fact: DeliveryFact) -> None:
-        match fact:
-            case Called():
-                _add(self._calls, channel=fact.channel, provider=fact.provider, outcome=fact.outcome)
-                self._took.add([fact.took_us])
-                self._lateness.add([fact.late_us])
-            case Ended():
-                reason = fact.reason.partition(":")[0]
-                _add(self._ended, channel=fact.channel, state=fact.state, reason=reason)
-            case Deferred():
-                _add(self._deferred, channel=fact.channel, reason=fact.reason)
-            case Opened():
-                self._open[fact.provider.partition(" ")[0]] = fact.is_ours
-            case Closed():
-                self._open.pop(fact.provider.partition(" ")[0], None)
-            case Poisoned():
-                self._poisoned += 1
-
-    def lines(self, _: Count | None) -> Iterator[str]:
-        """The delivery metrics in the text format of Prometheus."""
-        text = "Calls to providers, by outcome."
-        yield from _with_labels("tidings_provider_calls_total", "counter", text, self._calls)
-        yield from _with_labels("tidings_deliveries_total", "counter", "Finished deliveries.", self._ended)
-        text = "Deliveries put back onto the timeline."
-        yield from _with_labels("tidings_deliveries_deferred_total", "counter", text, self._deferred)
-        stopped: Counter[Labels] = Counter(
-            {(("provider", name), ("fault", _fault(ours))): 1 for name, ours in self._open.items()}
-        )
-        text = "Providers that are not called now (open circuit breaker), by fault."
-        yield from _with_labels("tidings_provider_stopped", "gauge", text, stopped)
-        text = "Poison messages on the topics of notifications."
-        yield from family("tidings_deliveries_poisoned_total", "counter", text, self._poisoned)
-        name = "tidings_provider_seconds"
-        yield from head(name, "histogram", "Duration of calls to providers.")
-        yield from self._took.lines(name)
-        name = "tidings_delivery_lateness_seconds"
-        yield from head(name, "histogram", "From the due time to the call to the provider.")
-        yield from self._lateness.lines(name)
-
-
-class DeliveryLog:
-    """A listener that logs delivery facts which may need action. Normal deliveries are only counted."""
-
-    def __call__(self, fact: DeliveryFact) -> None:
-        match fact:
-            case Opened():
-                extra = {"fact": "opened", "provider": fact.provider, "reason": fact.reason, "detail": fact.detail}
-                until = format_instant(fact.until)
-                if fact.is_ours:
-                    text = "%s rejects our requests (%s: %s): fix its settings; nothing is lost, next attempt at %s"
-                    logger.error(text, fact.provider, fact.reason, fact.detail, until, extra=extra)
-                else:
-                    text = "%s fails (%s: %s): it is not called until %s, its messages wait"
-                    logger.warning(text, fact.provider, fact.reason, fact.detail, until, extra=extra)
-            case Closed():
-                extra = {"fact": "closed", "provider": fact.provider}
-                logger.info("%s works again", fact.provider, extra=extra)
-            case Poisoned():
-                where = f"{fact.topic}/{fact.partition}/{fact.offset}"
-                extra = {"fact": "poisoned", "tenant": fact.tenant, "record": where, "reason": fact.reason}
-                text = "the record %s of tenant %s is a poison message (%s): moved to notify.dead"
-                logger.error(text, where, fact.tenant, fact.reason, extra=extra)
-            case Called() | Ended() | Deferred():
-                pass
-
-
-def _fault(ours: bool) -> str:
-    return "ours" if ours else "theirs"
-
-
-def _add(counter: Counter[Labels], **labels: str) -> None:
-    key = tuple(labels.items())
-    if key not in counter and len(counter) >= LABELS_MAX:
-        key = tuple((name, OTHER) for name in labels)
-    counter[key] += 1
-
-
-def _with_labels(name: str, kind: str, text: str, counter: Counter[Labels]) -> Iterator[str]:
-    yield from head(name, kind, text)
-    for labels, value in sorted(counter.items()):
-        written = ",".join(f'{label}="{word}"' for label, word in labels)
-        yield f"{name}{{{written}}} {value}"
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -371,11 +308,11 @@ class KasprMetrics:
                 for tenant, count in fact.tenants.items():
                     self._add(tenant, "delivered", count)
             case Changed():
-                for command, outcome in zip(fact.commands, fact.outcomes, strict=True):
-                    word = WORDS.get((type(command), outcome.outcome))
+                kinds, tenants = kinds_of(fact.commands), tenants_of(fact.commands)
+                for kind, tenant, outcome in zip(kinds, tenants, fact.outcomes, strict=True):
+                    word = WORDS.get((kind, outcome.outcome))
                     if word is None:
                         continue
-                    tenant = address(command)[0]
                     self._add(tenant, word, 1)
                     if word == "scheduled" and outcome.due is not None and outcome.due <= fact.at:
                         self._add(tenant, "delivered_instant", 1)
@@ -487,7 +424,7 @@ class KafkaMetrics:
                 self._lateness.add(fact.lateness_us)
                 self.late_us_max = max(self.late_us_max, *fact.lateness_us)
             case Changed():
-                kinds = map(type, fact.commands)
+                kinds = kinds_of(fact.commands)
                 self._changes.update(zip(kinds, [outcome.outcome for outcome in fact.outcomes], strict=True))
             case _:
                 pass

@@ -156,6 +156,7 @@ class Node(Answer, frozen=True, kw_only=True):
     name: Annotated[str, about("Its name: `node.name`, or host and process.", "north")]
     state: Annotated[Literal["alive", "gone"], about("`gone` if its lease has expired.")]
     roles: Annotated[list[str], about("What it does.", ["api", "dispatch"])]
+    channels: Annotated[list[str], about("The channels that it delivers to, with the role `deliver`.", ["email"])]
     url: Annotated[str | None, about("Where it listens.")]
     version: Annotated[str, about("Version of Tidings.")]
     since: Annotated[Instant, about("When it started.")]
@@ -185,5 +186,5 @@ class Status(Answer, frozen=True, kw_only=True):
     version: Annotated[str | UnsetType, about("Version of Tidings.")] = UNSET
     detail: Annotated[str | UnsetType, about("In words.")] = UNSET
     notices: Annotated[
-        list[str] | UnsetType, about("What somebody must fix, such as a provider that refuses the credentials.")
+        list[str] | UnsetType, about("What an operator must fix, such as a provider that refuses the credentials.")
     ] = UNSET

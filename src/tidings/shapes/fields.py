@@ -72,6 +72,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     absent: str
     send: str
     is_duration: bool
+    is_deprecated: bool
 
 
 @cache
@@ -133,6 +134,14 @@ def names_at(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
     return next((names_of(kind) for kind in inner if isinstance(kind, type) and _is_struct(kind)), ())
 
 
+def current_names_at(shape: Any, path: str) -> tuple[str, ...]:
+    """The same without the names of deprecated fields."""
+    found = field_at(shape, path) if path else None
+    kinds = _members(shape if found is None else found.type) if found is not None or not path else ()
+    inner = next((kind for kind in kinds if isinstance(kind, type) and _is_struct(kind)), None)
+    return () if inner is None else tuple(name for name, each in fields_of(inner).items() if not each.is_deprecated)
+
+
 def _is_struct(kind: type) -> bool:
     return issubclass(kind, msgspec.Struct)
 
@@ -160,6 +169,7 @@ def _field(field: msgspec.structs.FieldInfo) -> Field:
         absent=absent,
         send=extra.get("send") or _wanted(field.type, metas, examples, choices),
         is_duration=any((meta.extra_json_schema or {}).get("x-kind") == "duration" for meta in metas),
+        is_deprecated=any(bool(_schema(meta).get("deprecated")) for meta in metas),
     )
 
 

@@ -12,7 +12,7 @@ from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import InlineContent, Spread
 from tidings.domain.notifications.user import TRANSACTIONAL
 from tidings.shapes.fields import AlwaysTrue, Answer, Cursor, Duration, Instant, Sent, about
-from tidings.shapes.schedule import Error, Timed
+from tidings.shapes.schedule import Error, Outcome, Timed, TimeShown
 
 Urgency = Literal["asap", "time_sensitive", "digest"]
 TemplateVariables = Annotated[dict[str, Any], Meta(examples=[{"what": "nine"}])]
@@ -180,7 +180,7 @@ class NewNotification(Timed, frozen=True, kw_only=True):
     id: Annotated[
         str | None,
         about(
-            "Your id for it: 1 to 90 printable ASCII characters without `~`. With `users` it is the id of the batch.",
+            "Your id for it: 1 to 90 printable ASCII characters without `~`. For several users, the id of the batch.",
             absent="one is generated",
             send="text, or leave it out and one is generated",
         ),
@@ -248,9 +248,9 @@ class NewNotification(Timed, frozen=True, kw_only=True):
     priority: Annotated[
         PriorityName, about("Priority: `high` is never queued behind the others, and passes quiet hours.")
     ] = "normal"
-    category: Annotated[str, about("Category that users' preferences refer to. `transactional` cannot be refused.")] = (
-        TRANSACTIONAL
-    )
+    category: Annotated[
+        str, about("Category that users' preferences refer to. Users cannot opt out of `transactional`.")
+    ] = TRANSACTIONAL
     dedupe_key: Annotated[
         str | None,
         about("A second notification with this key to the same recipient is skipped, unless the first was cancelled."),
@@ -288,6 +288,31 @@ class Accepted(Answer, frozen=True, kw_only=True):
         UNSET
     )
     errors: Annotated[list[Error] | UnsetType, about("Of one that is `rejected`: what is wrong, by field.")] = UNSET
+
+
+class AcceptedLine(Accepted, frozen=True, kw_only=True):
+    """The outcome of one line. A refused one has `errors`.
+
+    If the rest of the body could not be accepted, the last line is a problem.
+    """
+
+    id: Annotated[str | UnsetType, about("Id of the notification, if it is known.")] = UNSET  # type: ignore[assignment]
+    line: Annotated[int, about("Number of the line (empty ones count), from 1.", minimum=1)]
+    type: Annotated[str | UnsetType, about("The kind of problem.")] = UNSET
+    title: Annotated[str | UnsetType, about("Title of the problem.")] = UNSET
+    status: Annotated[int | UnsetType, about("Status of the problem.")] = UNSET
+    detail: Annotated[str | UnsetType, about("What the problem is.")] = UNSET
+
+
+class NotificationOutcome(Outcome, frozen=True, kw_only=True):
+    """What a change of a notification did."""
+
+    id: Annotated[str, about("Id of the notification.", "n_1")]
+    user: Annotated[str | UnsetType, about("Id of the user.")] = UNSET
+    due_at_local: Annotated[
+        str | UnsetType, about("`due_at` in its time zone, with the offset from UTC.", "2026-11-20T09:00:00-05:00")
+    ] = UNSET
+    channels: Annotated[list[ChannelName] | UnsetType, about("Channels, in the order in which they are tried.")] = UNSET
 
 
 class AcceptedAll(Answer, frozen=True, kw_only=True):
@@ -337,7 +362,14 @@ class ProviderEvent(Answer, frozen=True, kw_only=True):
 class Delivery(Answer, frozen=True, kw_only=True):
     """One occurrence of a notification, on its way or finished."""
 
-    name: Annotated[str, about("Its name: id of the notification, a slash, number of the occurrence.", "n_1/1")]
+    name: Annotated[
+        str,
+        about(
+            "Its name: id of the notification, a slash, number of the occurrence; after a change with the generation "
+            "before it (`n_1/2.1`).",
+            "n_1/1",
+        ),
+    ]
     notification: Annotated[str, about("Id of the notification.")]
     state: Annotated[State, about("Its state.")]
     due_at: Annotated[Instant, about("When it was due.")]
@@ -375,8 +407,8 @@ class Retried(Answer, frozen=True, kw_only=True):
 # --- notifications as they are shown ---
 
 
-class Notification(Answer, frozen=True, kw_only=True):
-    """A notification and its state."""
+class Notification(TimeShown, frozen=True, kw_only=True):
+    """A notification and its state. While it is pending, one by itself has the fields that say when."""
 
     id: Annotated[str, about("Its id.", "n_1")]
     state: Annotated[State, about("Its state.")]
@@ -428,7 +460,7 @@ class NotificationExplanation(Notification, frozen=True, kw_only=True):
 
 
 class NotificationPage(Answer, frozen=True, kw_only=True):
-    """A page of notifications, the latest first, without what they say."""
+    """A page of notifications, the latest first, without their variables and content."""
 
     notifications: Annotated[list[Notification], about("The notifications.")]
     cursor: Cursor
@@ -493,4 +525,5 @@ class ReceiptsTaken(Answer, frozen=True, kw_only=True):
     received: Annotated[int, about("How many receipts there were.")]
     applied: Annotated[int, about("How many changed something.")]
     unchanged: Annotated[int, about("How many were known already, or came too late.")]
+    kept: Annotated[int, about("How many refer to no message yet; they are kept for 10 minutes.")]
     unknown: Annotated[int, about("How many refer to nothing that is known here.")]

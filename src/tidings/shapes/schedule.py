@@ -302,7 +302,9 @@ class Problem(Outcome, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """An error (RFC 9457). If a change was refused it also has the fields of the outcome."""
 
     id: Annotated[str | UnsetType, about("Id of the schedule.")] = UNSET  # type: ignore[assignment]
-    outcome: Annotated[OutcomeWord | UnsetType, about("What happened.")] = UNSET  # type: ignore[assignment]
+    outcome: Annotated[  # `conflict`: the id of a new notification belongs to something else
+        OutcomeWord | Literal["conflict"] | UnsetType, about("What happened.")
+    ] = UNSET  # type: ignore[assignment]
     state: Annotated[str | UnsetType, about("Its state, if it does not follow.")] = UNSET  # type: ignore[assignment]
     type: Annotated[str, about("The kind of problem, as a URN.", "urn:tidings:problem:invalid")]
     title: Annotated[str, about("The kind of problem, in words.")]
@@ -311,20 +313,60 @@ class Problem(Outcome, frozen=True, kw_only=True, forbid_unknown_fields=False):
     errors: Annotated[list[Error] | UnsetType, about("What is wrong, by field.")] = UNSET
 
 
+KeyShown = Annotated[str | UnsetType | None, about("Key of the record, as text; null if it has none.")]
+KeyBytesShown = Annotated[Base64 | UnsetType, about("Key of the record, if it is not text.")]
+ValueShown = Annotated[str | UnsetType | None, about("Value of the record, as text; null if it has none.")]
+ValueBytesShown = Annotated[Base64 | UnsetType, about("Value of the record, if it is not text.")]
+HeadersShown = Annotated[
+    list[tuple[str, HeaderValue]] | UnsetType,
+    about("Headers of the record: pairs of name and value, in order.", [["trace", "abc"], ["empty", None]]),
+]
+
+
 class MessageShown(Answer, frozen=True, kw_only=True):
     """Key, value and headers of a record."""
 
-    key: Annotated[str | UnsetType | None, about("Key of the record, as text; null if it has none.")] = UNSET
-    key_base64: Annotated[Base64 | UnsetType, about("Key of the record, if it is not text.")] = UNSET
-    value: Annotated[str | UnsetType | None, about("Value of the record, as text; null if it has none.")] = UNSET
-    value_base64: Annotated[Base64 | UnsetType, about("Value of the record, if it is not text.")] = UNSET
-    headers: Annotated[
-        list[tuple[str, HeaderValue]] | UnsetType,
-        about("Headers of the record: pairs of name and value, in order.", [["trace", "abc"], ["empty", None]]),
+    key: KeyShown = UNSET
+    key_base64: KeyBytesShown = UNSET
+    value: ValueShown = UNSET
+    value_base64: ValueBytesShown = UNSET
+    headers: HeadersShown = UNSET
+
+
+class TimeShown(Answer, frozen=True, kw_only=True):
+    """When something is due, in the fields of a request, and its lateness policy."""
+
+    at: Annotated[str | UnsetType, about("Its single moment; a local time if it has a time zone.", INSTANT)] = UNSET
+    every: Annotated[str | UnsetType, about("Its repeating interval.", "R/2026-11-20T09:00:00Z/P1D")] = UNSET
+    rrule: Annotated[str | UnsetType, about("Its recurrence rule. An `until` or `count` is part of it.")] = UNSET
+    cron: Annotated[str | UnsetType, about("Its cron expression.")] = UNSET
+    zone: Annotated[str | UnsetType, about("Its time zone.")] = UNSET
+    start: Annotated[str | UnsetType, about("Its start.")] = UNSET
+    until: Annotated[str | UnsetType, about("Its last possible moment.")] = UNSET
+    count: Annotated[Count | UnsetType, about("Number of occurrences after which it ends.")] = UNSET
+    gap: Annotated[str | UnsetType, about("Treatment of local times that do not exist.", enum=list(GAPS))] = UNSET
+    overlap: Annotated[str | UnsetType, about("Treatment of local times that occur twice.", enum=list(OVERLAPS))] = (
+        UNSET
+    )
+    rdates: Annotated[tuple[str, ...] | UnsetType, about("Additional moments.")] = UNSET
+    exdates: Annotated[tuple[str, ...] | UnsetType, about("Moments and dates that are left out.")] = UNSET
+    calendar: Annotated[str | UnsetType, about("Calendar whose days are excluded.")] = UNSET
+    on_excluded: Annotated[
+        str | UnsetType, about("Treatment of occurrences on excluded days.", enum=list(ON_EXCLUDED))
+    ] = UNSET
+    anchor_at: Annotated[
+        Instant | UnsetType, about("Moment that periods are counted from, if `every` does not contain it.")
+    ] = UNSET
+    late: Annotated[Policy | UnsetType, about("What happens to overdue occurrences.")] = UNSET
+    late_grace: Annotated[Duration | UnsetType, about("How late `skip` still releases.")] = UNSET
+    late_max: Annotated[Duration | UnsetType, about("How late an occurrence may be released.")] = UNSET
+    jitter: Annotated[
+        Duration | UnsetType,
+        about("Window over which the due times of a recurring one are spread; `due_at` includes its own delay."),
     ] = UNSET
 
 
-class Schedule(MessageShown, frozen=True, kw_only=True):
+class Schedule(TimeShown, frozen=True, kw_only=True):
     """A schedule and its state. Fields that do not apply are left out.
 
     The fields that say when give the same moments if they are sent again. Of a finished schedule the lateness policy is
@@ -348,34 +390,10 @@ class Schedule(MessageShown, frozen=True, kw_only=True):
     tzdata: Annotated[
         str | UnsetType, about("Version of the time zone database by which that was computed.", "2026b")
     ] = UNSET
-    at: Annotated[str | UnsetType, about("Its single moment; a local time if it has a time zone.", INSTANT)] = UNSET
-    every: Annotated[str | UnsetType, about("Its repeating interval.", "R/2026-11-20T09:00:00Z/P1D")] = UNSET
-    rrule: Annotated[str | UnsetType, about("Its recurrence rule. An `until` or `count` is part of it.")] = UNSET
-    cron: Annotated[str | UnsetType, about("Its cron expression.")] = UNSET
-    zone: Annotated[str | UnsetType, about("Its time zone.")] = UNSET
-    start: Annotated[str | UnsetType, about("Its start.")] = UNSET
-    until: Annotated[str | UnsetType, about("Its last possible moment.")] = UNSET
-    count: Annotated[Count | UnsetType, about("Number of occurrences after which it ends.")] = UNSET
-    gap: Annotated[str | UnsetType, about("Treatment of local times that do not exist.", enum=list(GAPS))] = UNSET
-    overlap: Annotated[str | UnsetType, about("Treatment of local times that occur twice.", enum=list(OVERLAPS))] = (
-        UNSET
-    )
-    rdates: Annotated[tuple[str, ...] | UnsetType, about("Additional moments.")] = UNSET
-    exdates: Annotated[tuple[str, ...] | UnsetType, about("Moments and dates that are left out.")] = UNSET
-    calendar: Annotated[str | UnsetType, about("Calendar whose days are excluded.")] = UNSET
-    on_excluded: Annotated[
-        str | UnsetType, about("Treatment of occurrences on excluded days.", enum=list(ON_EXCLUDED))
-    ] = UNSET
-    anchor_at: Annotated[
-        Instant | UnsetType, about("Moment that periods are counted from, if `every` does not contain it.")
-    ] = UNSET
     occurrence: Annotated[int, about("Number of the occurrence that `due_at` belongs to, from 1.")]
     generation: Annotated[int, about("How many times the id has been used.")]
     accepted_at: Annotated[Instant, about("When it was accepted.")]
     priority: Annotated[PriorityName, about("Its priority.")]
-    late: Annotated[Policy | UnsetType, about("What happens to overdue occurrences.")] = UNSET
-    late_grace: Annotated[Duration | UnsetType, about("How late `skip` still releases.")] = UNSET
-    late_max: Annotated[Duration | UnsetType, about("How late an occurrence may be released.")] = UNSET
     expires_after: Annotated[Duration | UnsetType, about("How long after its due time it is still wanted.")] = UNSET
     labels: Annotated[Labels | UnsetType, about("Names and values to search by.")] = UNSET
     finished_at: Annotated[Instant | UnsetType, about("When it finished.")] = UNSET
@@ -389,6 +407,11 @@ class Schedule(MessageShown, frozen=True, kw_only=True):
     ] = UNSET
     partition: Annotated[int | UnsetType, about("Partition of the record that was released.")] = UNSET
     offset: Annotated[int | UnsetType, about("Offset of the record that was released.")] = UNSET
+    key: KeyShown = UNSET
+    key_base64: KeyBytesShown = UNSET
+    value: ValueShown = UNSET
+    value_base64: ValueBytesShown = UNSET
+    headers: HeadersShown = UNSET
 
 
 class Event(Answer, frozen=True, kw_only=True):

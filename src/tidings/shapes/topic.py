@@ -17,7 +17,7 @@ PageRows = Annotated[int, Meta(ge=1, le=Limits().page_rows_max)]
 
 
 class Record(MessageShown, frozen=True, kw_only=True):
-    """One released occurrence. On Kafka it may be a record that somebody else wrote."""
+    """One released occurrence. On Kafka it may be a record of another program."""
 
     topic: Annotated[TopicName, about("Its topic.")]
     partition: Annotated[int, about("Its partition.")]

@@ -34,7 +34,7 @@ class QuietHours(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of a user beside the id."""
 
-    name: Annotated[str | None, about("Name of the user; templates know it as `name`.", "Ada")] = None
+    name: Annotated[str | None, about("Name of the user, available to templates as `name`.", "Ada")] = None
     email: Annotated[str | None, about("E-mail address of the user.", "ada@example.com")] = None
     phone: Annotated[str | None, about("Telephone number of the user, in international form.", "+15550100")] = None
     devices: Annotated[tuple[Device, ...], about(f"Devices for push messages, at most {DEVICES_MAX}.")] = ()

@@ -2,9 +2,10 @@
 
 from binascii import b2a_base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.preview import Shown, fields_of, local_text, swallowed_note, wall_text
@@ -26,10 +27,14 @@ from tidings.domain.schedules.schedule import (
     unpack,
 )
 from tidings.domain.schedules.when import SECOND_US, Every, Once, Period, When
+from tidings.shapes import admin as admin_shapes
+from tidings.shapes import schedule as schedule_shapes
+from tidings.shapes import topic as topic_shapes
 
 PRIORITY_WORDS = {Priority.HIGH: "high", Priority.NORMAL: "normal", Priority.LOW: "low"}
 
 Document = dict[str, Any]
+Given = TypeVar("Given")
 
 encode = msgspec.json.Encoder().encode
 encode_lines = msgspec.json.Encoder().encode_lines
@@ -93,8 +98,7 @@ def schedule_document(schedule: Schedule) -> Document:
     }
     if (note := swallowed_note(schedule.when)) is not None:
         document["note"] = note
-    if schedule.lateness is not None:
-        document |= _lateness(schedule.lateness)
+    document |= _policy(schedule)  # the order of the fields is part of the ETag
     if schedule.labels is not None:
         document["labels"] = msgspec.Raw(schedule.labels.encode())
     if schedule.message is not None:
@@ -107,19 +111,29 @@ def schedule_document(schedule: Schedule) -> Document:
     return document
 
 
-def event_document(event: Event) -> Document:
-    """One event of a history; a release says how late it was."""
-    document: Document = {"at": format_instant(event.at), "event": event.event}
-    if event.occurrence is not None:
-        document["occurrence"] = event.occurrence
-    if event.due is not None:
-        document["due_at"] = format_instant(event.due)
-        if event.event == "released":
-            document["late_ms"] = (event.at - event.due) / 1000
-    for name in ("reason", "count"):
-        if (value := getattr(event, name)) is not None:
-            document[name] = value
+def timing_document(schedule: Schedule) -> Document:
+    """When a schedule is due, in the fields of a request, and its lateness policy; nothing once it is finished."""
+    return _when(schedule.when) | _policy(schedule)
+
+
+def _policy(schedule: Schedule) -> Document:
+    document: Document = {} if schedule.lateness is None else _lateness(schedule.lateness)
+    if schedule.jitter_window_us:
+        document["jitter"] = format_iso_duration(schedule.jitter_window_us)
     return document
+
+
+def event_document(event: Event) -> schedule_shapes.Event:
+    """One event of a history; a release says how late it was."""
+    return schedule_shapes.Event(
+        at=format_instant(event.at),
+        event=event.event,
+        occurrence=_unset(event.occurrence),
+        due_at=UNSET if event.due is None else format_instant(event.due),
+        late_ms=(event.at - event.due) / 1000 if event.event == "released" and event.due is not None else UNSET,
+        reason=_unset(event.reason),
+        count=_unset(event.count),
+    )
 
 
 def record_document(record: Record) -> Document:
@@ -150,14 +164,14 @@ def kafka_document(topic: str, partition: int, offset: int, timestamp_us: int | 
     return document
 
 
-def topic_document(topic: Topic) -> Document:
+def topic_document(topic: Topic) -> topic_shapes.Topic:
     """The size of a topic, and the offsets of its partitions."""
     partitions = [
-        {"partition": partition, "first": first, "next": following}
+        topic_shapes.Partition(partition=partition, first=first, next=following)
         for partition, (first, following) in enumerate(zip(topic.first, topic.next, strict=True))
     ]
     records = sum(topic.next) - sum(topic.first)
-    return {"name": topic.name, "records": records, "bytes": topic.bytes, "partitions": partitions}
+    return topic_shapes.Topic(name=topic.name, records=records, bytes=topic.bytes, partitions=partitions)
 
 
 def format_iso_duration(us: int, months: int = 0) -> str:
@@ -180,35 +194,43 @@ def _local(schedule: Schedule) -> Document:
     return {"due_at_local": local_text(zone, schedule.due), "tzdata": schedule.tzdata}
 
 
-def moment_document(shown: Shown) -> Document:
+def moment_document(shown: Shown) -> schedule_shapes.Moment:
     """One occurrence of a preview; one that a DST gap skips has no number and no instant."""
-    document: Document = {}
-    if shown.number is not None and shown.at is not None:
-        document |= {"occurrence": shown.number, "due_at": format_instant(shown.at)}
-    document["due_at_local"] = shown.wall
-    return document if shown.mark is None else document | {"mark": shown.mark}
+    return schedule_shapes.Moment(
+        occurrence=_unset(shown.number),
+        due_at=UNSET if shown.at is None else format_instant(shown.at),
+        due_at_local=shown.wall,
+        mark=_unset(shown.mark),
+    )
 
 
-def calendar_document(calendar: Calendar, *, whole: bool = True) -> Document:
+def calendar_document(calendar: Calendar, *, whole: bool = True) -> admin_shapes.Calendar:
     """A calendar with its dates, or only with their number."""
-    document: Document = {"name": calendar.name, "days": len(calendar.days)}
-    document["changed_at"] = format_instant(calendar.changed)
-    return document | {"dates": [wall_text(day * 86_400)[:10] for day in calendar.days]} if whole else document
+    return admin_shapes.Calendar(
+        name=calendar.name,
+        days=len(calendar.days),
+        changed_at=format_instant(calendar.changed),
+        dates=tuple(wall_text(day * 86_400)[:10] for day in calendar.days) if whole else UNSET,
+    )
 
 
-def moved_document(moved: Moved, zone: str | None = None) -> Document:
+def moved_document(moved: Moved, zone: str | None = None) -> admin_shapes.Moved:
     """A pending occurrence that was moved; with a zone, also the local time of the new due time."""
-    document: Document = {
-        "at": format_instant(moved.at),
-        "cause": moved.cause,
-        "id": moved.id,
-        "occurrence": moved.occurrence,
-        "before": format_instant(moved.before),
-        "after": None if moved.after is None else format_instant(moved.after),
-    }
-    if zone is None or moved.after is None:
-        return document
-    return document | {"zone": zone, "after_local": local_text(zone, moved.after)}
+    return admin_shapes.Moved(
+        at=format_instant(moved.at),
+        cause=moved.cause,
+        id=moved.id,
+        occurrence=moved.occurrence,
+        before=format_instant(moved.before),
+        after=None if moved.after is None else format_instant(moved.after),
+        zone=UNSET if zone is None or moved.after is None else zone,
+        after_local=UNSET if zone is None or moved.after is None else local_text(zone, moved.after),
+    )
+
+
+def _unset(value: Given | None) -> Given | UnsetType:
+    """The value of an optional field of an answer."""
+    return UNSET if value is None else value
 
 
 def _when(when: When | None) -> Document:

@@ -1,19 +1,17 @@
-"""Reads the JSON document of a schedule into a request, and turns decoding errors into refusals that name the field."""
+"""Reads the JSON document of a schedule into a request."""
 
 import binascii
-import difflib
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast, get_args
 
 import msgspec
 from msgspec import UNSET
 
-from tidings.domain.errors import Invalid
+from tidings.domain.errors import Invalid, check_all
 from tidings.domain.names import Policy, Priority
-from tidings.domain.schedules.request import Request, Timing
-from tidings.domain.schedules.schedule import Headers
-from tidings.shapes.fields import field_at, names_at
+from tidings.domain.schedules.iso8601 import usual_instant
+from tidings.domain.schedules.schedule import Headers, PlainRequest, Request, Timing
+from tidings.shapes.refusal import EMPTY_BODY, refusal, refusals
 from tidings.shapes.schedule import Binary, HeaderPairs, NewSchedule, When
 
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
@@ -21,100 +19,11 @@ POLICIES: dict[str, Policy] = {word: word for word in get_args(Policy)}
 TIMING = Timing.__struct_fields__
 CARRIED = Request.__struct_fields__[Request.__struct_fields__.index("timing") + 1 :]  # passed on as sent
 
-# The decoder's names of the JSON types, in the words of an error: what was sent, and what to send instead.
-_SENT = {
-    "str": "text",
-    "int": "a number",
-    "float": "a number with a fraction",
-    "bool": "true or false",
-    "null": "null",
-    "array": "an array",
-    "object": "an object",
-}
-_WANTED = _SENT | {"int": "a whole number"}
+PLAIN = frozenset({"topic", "id", "at", "key", "value", "headers"})  # the fields of a plain request
 
-_PATH = re.compile(r" - at (`key` in )?`\$\.?(.*?)`$")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(.*)`")
-_KIND = re.compile(r"Expected `([a-z |]+)`, got `(\w+)`")
-_BOUND = re.compile(r"Expected `int` (>=|<=) (-?[0-9]+)")
-_BOUNDS = {">=": "too small: send a whole number of at least", "<=": "too large: send a whole number of at most"}
-_ENUM = re.compile(r"Invalid enum value '?(.*?)'?$", re.DOTALL)
-_TEXT_CHARS_MAX = 48
-
-_EMPTY = 'is empty: send a JSON object, for example {"topic": "greetings", "value": "hello"}'
 # As integers: searching for an integer in bytes is ten times as fast as searching for a bytes of length one.
 _QUOTE, _BACKSLASH, _SPACE, _TAB, _LINE, _RETURN = b'"\\ \t\n\r'
 _NULL = b"null"
-
-Shape = type[msgspec.Struct]
-
-
-def refusal(
-    error: msgspec.MsgspecError | UnicodeDecodeError | RecursionError,
-    shape: Shape,
-    field: str = "body",
-) -> Invalid:
-    """The refusal for an error that the decoder of a shape raised."""
-    if isinstance(error, UnicodeDecodeError):
-        return Invalid(field, "is not UTF-8, as JSON must be: send bytes that are not text in 'value_base64'")
-    if isinstance(error, RecursionError):
-        return Invalid(field, "is nested too deeply: send fewer levels, or send it as one string")
-    if isinstance(error, msgspec.ValidationError):
-        return _wrong_shape(str(error), shape, field)
-    text = str(error)
-    if "truncated" in text:
-        return Invalid(field, "is incomplete: the JSON ends too early, or holds half of a surrogate pair")
-    return Invalid(field, f"is not valid JSON ({text.removeprefix('JSON is malformed: ')}): correct it there")
-
-
-def refused_words(field: str, word: str, words: Iterable[str]) -> Invalid:
-    """The refusal of a word that is not one of the allowed ones."""
-    return Invalid(field, f"{shorten(word)!r} is not known: use one of {', '.join(words)}")
-
-
-def shorten(text: str) -> str:
-    """The text, truncated if it is too long to be repeated in an error."""
-    return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 3] + "..."
-
-
-def unknown_field(name: str, fields: Iterable[str], where: str = "") -> Invalid:
-    """The refusal of an unknown field of the object at the path `where`, with the closest known name."""
-    known = sorted(fields)
-    near = difflib.get_close_matches(name[:_TEXT_CHARS_MAX], known, 1)
-    others = f"use one of {', '.join(known)}" if known else "leave it out"
-    advice = f"did you mean {near[0]!r}?" if near else others
-    return Invalid(f"{where}.{shorten(name)}" if where else shorten(name), f"unknown field: {advice}")
-
-
-def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
-    path = _PATH.search(text)
-    what = text[: path.start()] if path else text
-    where = path[2] if path else ""
-    if unknown := _UNKNOWN.match(what):
-        return unknown_field(unknown[1], names_at(shape, where), where)
-    if missing := _MISSING.match(what):
-        return Invalid(f"{where}.{missing[1]}" if where else missing[1], "is missing: give it")
-    if not where:
-        return Invalid(field, _plain(what, "a JSON object"))
-    declared = field_at(shape, where)
-    if declared is None:
-        declared = field_at(shape, re.split(r"[.\[]", where, maxsplit=1)[0])
-    if declared is not None and declared.words and (word := _ENUM.match(what)):
-        return refused_words(where, word[1], declared.words)
-    subject = "has a key that " if path and path[1] else ""
-    return Invalid(where, subject + _plain(what, None if declared is None else declared.send))
-
-
-def _plain(what: str, example: str | None) -> str:
-    """What is wrong and what to send instead, in the terms of JSON rather than those of the decoder."""
-    if found := _KIND.match(what):
-        wanted = [_WANTED.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
-        return f"is {_SENT.get(found[2], found[2])}: send {example or ' or '.join(wanted)}"
-    if found := _BOUND.match(what):
-        return f"is {_BOUNDS[found[1]]} {found[2]}"
-    what = what.replace("`array`", "an array").replace("`", "")
-    return f"{what[:1].lower()}{what[1:]}: send {example or 'another one'}"
 
 
 class IdOnly(msgspec.Struct, frozen=True, gc=False):
@@ -145,6 +54,12 @@ _decode_text = msgspec.json.Decoder(str).decode
 _has_timing: Callable[[NewSchedule], bool] = _compiled(
     f"lambda document: {' or '.join(f'document.{name} is not None' for name in TIMING)}"
 )
+_has_more: Callable[[NewSchedule], bool] = _compiled(
+    "lambda document: "
+    + " or ".join(
+        f"document.{field.name} is not None" for field in msgspec.structs.fields(NewSchedule) if field.name not in PLAIN
+    )
+)
 _request: Callable[..., Request] = _compiled(
     "lambda document, topic, value, key, headers, id, at, priority, timing: "
     "Request(topic, value, key, headers, id, at, priority, None, timing, "
@@ -157,21 +72,63 @@ def read(body: bytes, topic: str | None = None, schedule_id: str | None = None) 
 
     `topic` (publishing: due now) and `schedule_id` come from a path; the document may only repeat them.
     """
+    return request_of(decode_document(body), topic, schedule_id)
+
+
+def decode_document(body: bytes) -> NewSchedule:
+    """The document of a schedule; raises `Invalid` if it has not the shape of one."""
     try:
-        document = _decode(body)
+        return _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise (refusal(error, NewSchedule) if body.strip() else Invalid("body", _EMPTY)) from None
+        raise (refusals(error, NewSchedule, _decode, body) if body.strip() else Invalid("body", EMPTY_BODY)) from None
+
+
+def plain_of(document: NewSchedule, topic: str | None, now: int) -> PlainRequest | None:
+    """The request in a document that has one instant and no further fields; None if `request_of` must look at it."""
+    named, key, at, headers = document.topic, document.key, document.at, document.headers
+    due = now if at is None else usual_instant(at) if type(at) is str else None
+    if due is None or _has_more(document):
+        return None
+    if topic is not None and named is None:
+        named = topic
+    if named is None or (topic is not None and (named != topic or at is not None)):
+        return None
+    try:
+        sent = (None if key is None else key.encode()), _value(document), _headers(headers) if headers else ()
+    except Invalid:
+        return None
+    return document.id, named, at, due, *sent, False
+
+
+def request_of(document: NewSchedule, topic: str | None = None, schedule_id: str | None = None) -> Request:
+    """The request in a document; raises `Invalid`, as `read` does."""
     named, key, headers, priority = document.topic, document.key, document.headers, document.priority
-    return _request(
-        document,
-        named if topic is None and named is not None else _topic(document, topic),
-        _value(document),
-        key.encode() if key is not None and document.key_base64 is None else _key_base64(document),
-        _headers(headers) if headers else (),
-        document.id if schedule_id is None else _same_id(document, schedule_id),
-        document.at if document.scheduled_at is None else _scheduled_at(document),
-        Priority.NORMAL if priority is None else PRIORITIES[priority],
-        timing_of(document) if _has_timing(document) else None,
+    try:
+        return _request(
+            document,
+            named if topic is None and named is not None else _topic(document, topic),
+            _value(document),
+            key.encode() if key is not None and document.key_base64 is None else _key_base64(document),
+            _headers(headers) if headers else (),
+            document.id if schedule_id is None else _same_id(document, schedule_id),
+            document.at if document.scheduled_at is None else _scheduled_at(document),
+            Priority.NORMAL if priority is None else PRIORITIES[priority],
+            timing_of(document) if _has_timing(document) else None,
+        )
+    except Invalid:
+        _check_each(document, topic, schedule_id)
+        raise
+
+
+def _check_each(document: NewSchedule, topic: str | None, schedule_id: str | None) -> None:
+    """Raise all errors of a document together. It is called only if there is one."""
+    check_all(
+        lambda: _topic(document, topic),
+        lambda: _value(document),
+        lambda: _key_base64(document),
+        lambda: _headers(document.headers or []),
+        lambda: None if schedule_id is None else _same_id(document, schedule_id),
+        lambda: None if document.scheduled_at is None else _scheduled_at(document),
     )
 
 

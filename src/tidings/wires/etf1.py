@@ -20,10 +20,9 @@ from typing import ClassVar
 
 from tidings.domain.errors import Invalid
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.domain.schedules.request import Limits, Request
-from tidings.domain.schedules.schedule import MADE_ID, ORIGIN, Origin, Outgoing, unpack
+from tidings.domain.schedules.schedule import MADE_ID, ORIGIN, Limits, Origin, Outgoing, Request, unpack
 from tidings.domain.schedules.when import SECOND_US
-from tidings.wires.document import shorten
+from tidings.shapes.refusal import shorten
 from tidings.wires.record import Ask, Nothing, Record, last_of, required
 from tidings.wires.wire import REJECTIONS, SCHEDULES, Destinations, Wire
 
@@ -36,7 +35,7 @@ TOPIC = "scheduler-topic"
 
 _ADDED = (TIMESTAMP, KEY, TOPIC, ORIGIN)
 _ORIGIN = ORIGIN.encode()
-_PLACE = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
+_ORIGIN_TEXT = re.compile(rb"([0-9]{1,9})/([0-9]{1,18})")
 _NAMES = frozenset({EPOCH, TARGET_TOPIC, TARGET_KEY})
 _SECONDS = re.compile(r"\+?([0-9]{1,18})")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -95,8 +94,8 @@ class Etf1(Wire):
         added = unpack(outgoing.message).headers[-len(_ADDED) :]
         if tuple(name for name, _ in added) != _ADDED:
             return None
-        key, topic, place = (value or b"" for _, value in added[1:])
-        found = _PLACE.fullmatch(place)
+        key, topic, origin = (value or b"" for _, value in added[1:])
+        found = _ORIGIN_TEXT.fullmatch(origin)
         if found is None or self._tenants.get(topic.decode(errors="replace")) != outgoing.tenant:
             return None
         if _id(key) != outgoing.id:

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.rrule import quoted
-from tidings.domain.schedules.request import Request, Timing
-from tidings.wires.document import shorten
+from tidings.domain.schedules.schedule import PlainRequest, Request, Timing
+from tidings.shapes.refusal import shorten
 from tidings.wires.record import (
     Ask,
     Record,
@@ -28,6 +28,7 @@ from tidings.wires.record import (
     id_of,
     last_of,
     once,
+    plain_request,
     required,
     since_of,
     text_of,
@@ -107,6 +108,20 @@ class Intervals(Wire):
         destination = INTERVALS_EXECUTIONS + tenant
         request = Request(destination, *message, schedule_id, at=at, every=every, since=since, timing=timing)
         return Ask(tenant, verb, schedule_id, request, reuse=given is None)
+
+    def plain(self, tenant: str, record: Record) -> PlainRequest | None:
+        given = when = None
+        for name, value in record.headers:
+            lower = name.lower()
+            if lower not in _NAMES:
+                continue
+            if lower == SCHEDULE:
+                when = value
+            elif lower == ID:
+                given = value
+            elif lower != TENANT_ID or value != tenant.encode():
+                return None
+        return plain_request(record, given, when, INTERVALS_EXECUTIONS + tenant, record.headers)
 
 
 def _times(when: str, since: int, *, as_written: bool) -> Times:

@@ -21,9 +21,8 @@ import msgspec
 from tidings.domain.errors import Invalid
 from tidings.domain.schedules.iso8601 import parse_instant
 from tidings.domain.schedules.lateness import Policy
-from tidings.domain.schedules.request import Request, Timing
-from tidings.domain.schedules.schedule import DUE_SECONDS, Headers
-from tidings.wires.document import refused_words, shorten
+from tidings.domain.schedules.schedule import DUE_SECONDS, Headers, PlainRequest, Request, Timing
+from tidings.shapes.refusal import refused_words, shorten
 from tidings.wires.record import (
     Ask,
     Found,
@@ -37,6 +36,7 @@ from tidings.wires.record import (
     last_of,
     missing,
     others,
+    plain_request,
     since_of,
     text_of,
 )
@@ -132,6 +132,27 @@ class Kaspr(Wire):
             at=_instant(at),
         )
         return Ask(tenant, verb, schedule_id, request, reuse=True)
+
+    def plain(self, tenant: str, record: Record) -> PlainRequest | None:
+        given = at = to = None
+        others = []
+        for header in record.headers:
+            lower, value = header[0].lower(), header[1]
+            if lower not in _NAMES:
+                others.append(header)
+            elif lower == DELIVER_AT:
+                at = value
+            elif lower == DELIVER_TO:
+                to = value
+            elif lower == REQUEST_ID:
+                given = value
+            elif lower != ACTION or value != b"ADD":
+                return None
+        topic = to.decode() if to and to.isascii() else ""
+        if not self.may_write(tenant, topic):
+            return None
+        asked = plain_request(record, given, at, topic, tuple(others))
+        return None if asked is None else (*asked[:-1], True)
 
     def _cron(self, tenant: str, record: Record, found: Found, action: str) -> Ask | Refusal:
         """Decode a cron action, or refuse it with the reasons of the original."""

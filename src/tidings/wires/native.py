@@ -28,16 +28,16 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.names import DEFAULT_TENANT, Policy, Priority
-from tidings.domain.schedules.request import Request, Timing
-from tidings.domain.schedules.schedule import Headers
+from tidings.domain.schedules.schedule import Headers, PlainRequest, Request, Timing
 from tidings.shapes.fields import fields_of
+from tidings.shapes.refusal import refused_words, shorten, unknown_field
 from tidings.shapes.schedule import NewSchedule
-from tidings.wires.document import CARRIED, POLICIES, PRIORITIES, TIMING, refused_words, shorten, unknown_field
+from tidings.wires.document import CARRIED, POLICIES, PRIORITIES, TIMING
 from tidings.wires.record import (
     Ask,
     Found,
+    NotifyAsk,
     Record,
-    Tell,
     Times,
     Verb,
     again,
@@ -45,6 +45,7 @@ from tidings.wires.record import (
     id_of,
     last_of,
     once,
+    plain_request,
     required,
     since_of,
     text_of,
@@ -139,6 +140,26 @@ class Native(Wire):
         keep_count = (text_of(found, KEEP_COUNT) or "").lower() == "true"
         return Ask(tenant, verb, schedule_id, request, reuse=given is None, keep_count=keep_count)
 
+    def plain(self, tenant: str, record: Record) -> PlainRequest | None:
+        given = at = to = None
+        others = []
+        for header in record.headers:
+            lower, value = header[0].lower(), header[1]
+            if not lower.startswith(PREFIX):
+                others.append(header)
+            elif lower == AT:
+                at = value
+            elif lower == TO:
+                to = value
+            elif lower == ID:
+                given = value
+            elif lower != ACTION or value != b"ADD":
+                return None
+        topic = to.decode() if to and to.isascii() else ""
+        if not self.may_write(tenant, topic):
+            return None
+        return plain_request(record, given, at, topic, tuple(others))
+
 
 def _times(found: Found, record: Record, timing: Timing | None, *, as_written: bool) -> Times:
     """The instant or the interval; local times and rules are read at admission."""
@@ -232,7 +253,7 @@ class Notify(Wire):
     def rejections(self, tenant: str) -> str:
         return NATIVE_REJECTIONS + tenant
 
-    def ask(self, tenant: str, record: Record) -> Tell:
+    def ask(self, tenant: str, record: Record) -> NotifyAsk:
         given = text_of(last_of(record.headers, frozenset({ID})), ID)
         name = given or derived_id(record, NOTIFICATION_ID_BYTES_MAX).replace("/", ".")
-        return Tell(tenant, name, record.value or b"", since_of(record))
+        return NotifyAsk(tenant, name, record.value or b"", since_of(record))

@@ -12,12 +12,18 @@ import msgspec
 
 from tidings.domain.errors import Invalid
 from tidings.domain.names import ID_BYTES_MOST
-from tidings.domain.schedules.iso8601 import format_instant, parse_duration, parse_instant, parse_interval
+from tidings.domain.schedules.iso8601 import (
+    format_instant,
+    is_duration,
+    parse_duration,
+    parse_instant,
+    parse_interval,
+    usual_instant,
+)
 from tidings.domain.schedules.lateness import Policy
-from tidings.domain.schedules.request import Limits, Request
-from tidings.domain.schedules.schedule import Headers
+from tidings.domain.schedules.schedule import Headers, Limits, PlainRequest, Request
 from tidings.domain.schedules.when import LAST_INSTANT, Period, advance
-from tidings.wires.document import refused_words
+from tidings.shapes.refusal import refused_words
 
 Verb = Literal["add", "replace", "cancel", "pause", "resume", "fire"]
 
@@ -56,7 +62,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     missed: Policy | None = None
 
 
-class Tell(msgspec.Struct, frozen=True, gc=False):
+class NotifyAsk(msgspec.Struct, frozen=True, gc=False):
     """A notification in a record, as JSON.
 
     `id` is used unless the JSON has one; durations count from `since`, or from now if it is None.
@@ -159,17 +165,28 @@ def id_of(found: Found, name: str, verb: Verb) -> str | None:
     return schedule_id
 
 
+def plain_request(
+    record: Record, given: bytes | None, at: bytes | None, topic: str, headers: Headers
+) -> PlainRequest | None:
+    """A request with the id and the time of these headers; None if either is not in its usual form."""
+    due = None if at is None else usual_instant(at.decode("ascii", "replace"))
+    if due is None or (given is not None and not given.isascii()):
+        return None
+    schedule_id = given.decode() if given else derived_id(record)
+    return schedule_id, topic, due, due, record.key, record.value, headers, not given
+
+
 def derived_id(record: Record, bytes_max: int = _DERIVED_BYTES_MAX) -> str:
     """An id from the record's topic, partition and offset, so that the same record is the same schedule.
 
     Offsets are used again when a topic is deleted and created again; `life` makes the ids differ.
     """
-    place = f"/{record.partition}/{record.offset}"
+    suffix = f"/{record.partition}/{record.offset}"
     if record.life:
-        place += f"@{record.life}"
-    if len(record.topic) + len(place) <= bytes_max:
-        return record.topic + place
-    return blake2b(record.topic.encode(), digest_size=_DIGEST_BYTES).hexdigest() + place
+        suffix += f"@{record.life}"
+    if len(record.topic) + len(suffix) <= bytes_max:
+        return record.topic + suffix
+    return blake2b(record.topic.encode(), digest_size=_DIGEST_BYTES).hexdigest() + suffix
 
 
 class Times(NamedTuple):
@@ -188,7 +205,7 @@ def since_of(record: Record) -> int | None:
 def once(text: str, since: int, field: str, *, as_written: bool) -> Times:
     """A single time. `as_written` keeps a duration as text, so that a repeated request has the same content."""
     at = moment(text, since, field)
-    return Times(text, since=since) if as_written and _is_duration(text) else Times(at)
+    return Times(text, since=since) if as_written and is_duration(text) else Times(at)
 
 
 def again(text: str, since: int, field: str, *, as_written: bool) -> Times:
@@ -199,7 +216,7 @@ def again(text: str, since: int, field: str, *, as_written: bool) -> Times:
 
 def moment(text: str, since: int, field: str) -> int:
     """Parse an instant, or a duration such as PT10M or +5s after `since`."""
-    if _is_duration(text):
+    if is_duration(text):
         return _after(since, parse_duration(text, field), field)
     return parse_instant(text, field)
 
@@ -213,10 +230,6 @@ def interval(text: str, since: int, field: str) -> str:
         text = f"{head}/{format_instant(_after(since, parse_duration(period, field), field))}/{period}"
     parse_interval(text, 0, field)
     return text
-
-
-def _is_duration(text: str) -> bool:
-    return text[:1] in {"+", "P"} or (text[:1].isdigit() and text[-1:].isalpha() and text[-1:] not in {"Z", "z"})
 
 
 def _after(since: int, period: Period, field: str) -> int:

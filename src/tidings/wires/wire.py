@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from tidings.domain.errors import Invalid
 from tidings.domain.names import DEFAULT_TENANT
-from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell
+from tidings.domain.schedules.schedule import PlainRequest
+from tidings.wires.record import Ask, Nothing, NotifyAsk, Record, Refusal, Rejection
 
 TOPIC_CHARS_MAX = 249
 SCHEDULES = "schedules"
@@ -86,6 +87,7 @@ class Destinations:
         return None
 
 
+ALLOWED_MAX = 10_000
 TENANT_CHARS_MAX = 229  # still a valid topic name with the longest prefix or suffix of a wire
 
 REJECT_REASON = "tidings-reject-reason"
@@ -107,6 +109,7 @@ class Wire(ABC):
     def __init__(self, destinations: Destinations | None = None) -> None:
         self._destinations = destinations or Destinations()
         self._tenant_of: dict[str, str | None] = {}  # cache by topic
+        self._allowed: set[tuple[str, str]] = set()  # cache of `may_write`
 
     @abstractmethod
     def tenant_of(self, topic: str) -> str | None:
@@ -121,19 +124,23 @@ class Wire(ABC):
         """The rejection topic of a tenant."""
 
     @abstractmethod
-    def ask(self, tenant: str, record: Record) -> Ask | Tell | Nothing | Refusal:
+    def ask(self, tenant: str, record: Record) -> Ask | NotifyAsk | Nothing | Refusal:
         """Decode a record of a tenant; may raise `Invalid`."""
+
+    def plain(self, _tenant: str, _record: Record) -> PlainRequest | None:
+        """Decode a record that adds a schedule for one instant and says nothing else; None if `ask` must look at it.
+
+        It never refuses, and gives the same request as `ask`. It need not know every such record, only the usual ones.
+        """
+        return None
 
     def topics(self, tenant: str) -> tuple[str, ...]:
         """The response topics of a tenant, which are created when its request topic is found."""
         return (self.rejections(tenant),)
 
-    def read(self, record: Record) -> Ask | Tell | Nothing | Refusal:
+    def read(self, record: Record) -> Ask | NotifyAsk | Nothing | Refusal:
         """Decode a record, or say why it is refused."""
-        try:
-            tenant = self._tenant_of[record.topic]
-        except KeyError:
-            tenant = self._tenant_of[record.topic] = self.tenant_of(record.topic)
+        tenant = self.cached_tenant_of(record.topic)
         if tenant is None:
             return Refusal(DEFAULT_TENANT, (f"{record.topic} is not a request topic of {self.name}",))
         if record.unreadable:
@@ -142,6 +149,14 @@ class Wire(ABC):
             return self.ask(tenant, record)
         except Invalid as invalid:
             return Refusal(tenant, (str(invalid),))
+
+    def cached_tenant_of(self, topic: str) -> str | None:
+        """The same as `tenant_of`, which is called once for each topic."""
+        try:
+            return self._tenant_of[topic]
+        except KeyError:
+            tenant = self._tenant_of[topic] = self.tenant_of(topic)
+            return tenant
 
     def refuse(self, tenant: str, invalid: Invalid) -> Refusal:
         """A refusal by admission, with the field names of this wire."""
@@ -155,6 +170,15 @@ class Wire(ABC):
         """
         headers = record.headers + refusal_headers(record, refusal)
         return Rejection(self.rejections(refusal.tenant), record.key, record.value, headers)
+
+    def may_write(self, tenant: str, topic: str) -> bool:
+        """Whether the tenant may write to a topic."""
+        if (tenant, topic) in self._allowed:
+            return True
+        allowed = self._destinations.forbidden(tenant, topic) is None
+        if allowed and len(self._allowed) < ALLOWED_MAX:
+            self._allowed.add((tenant, topic))
+        return allowed
 
     def destination(self, tenant: str, topic: str, header: str) -> str:
         """Check that the tenant may write to a topic, and return it."""

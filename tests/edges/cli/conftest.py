@@ -14,7 +14,7 @@ import pytest
 
 from tidings.__main__ import NodeHooks
 from tidings.config import Config
-from tidings.config.channels import Channel
+from tidings.config.checks import ProviderTable
 from tidings.config.settings import Logs, Server, Store
 from tidings.edges.cli.main import main, parse
 from tidings.node import serve_node
@@ -25,7 +25,7 @@ POLLS_MAX = 500
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -33,12 +33,12 @@ class Done(NamedTuple):
 
 
 class RunningNode:
-    """A node on a free port and in memory, in a thread of its own. What it tells people lies in a folder."""
+    """A node on a free port and in memory, in a thread of its own. Notifications are written to a folder."""
 
-    def __init__(self, outbox: Path, *channels: Channel) -> None:
+    def __init__(self, files: Path, *channels: ProviderTable) -> None:
         self.url = ""
         self._channels = channels
-        self.outbox = outbox
+        self.files = files
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -54,8 +54,8 @@ class RunningNode:
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        outbox = Channel(name="outbox", provider="outbox", settings={"folder": str(self.outbox), "terminal": False})
-        channels = (*self._channels, outbox)
+        files = ProviderTable(name="files", provider="files", settings={"folder": str(self.files), "terminal": False})
+        channels = (*self._channels, files)
         config = Config(server=Server(port=0), store=Store(":memory:"), logs=Logs(level="error"), channels=channels)
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(serve_node(config, self._stop, self._listening))
@@ -67,7 +67,7 @@ class RunningNode:
 
 @pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    running = RunningNode(tmp_path_factory.mktemp("outbox"))
+    running = RunningNode(tmp_path_factory.mktemp("files"))
     running.start()
     yield running
     running.stop()
@@ -98,18 +98,18 @@ class Cli:
         return json.loads(done.out)
 
     def tail(self, topic: str, count: int, *argv: str) -> list[dict[str, Any]]:
-        """So many records of a topic."""
+        """Wait for this many records of a topic."""
         done = self("tail", topic, "--count", str(count), "--from", "beginning", "--json", *argv)
         assert done.code == 0, done
         return [json.loads(line) for line in done.out.splitlines()]
 
     def wait_released(self, schedule_id: str) -> None:
-        """Until a schedule that was fired has left: its record is on its topic by then."""
+        """Wait until a fired schedule is released and its record is on its topic."""
         topic = self.json("show", schedule_id)["topic"]
         assert any(record["id"] == schedule_id for record in self.tail(topic, 1))
 
     def settled(self, notification: str, state: str = "sent") -> dict[str, Any]:
-        """A notification, once it has come to this state."""
+        """A notification, once it is in this state."""
         found: dict[str, Any] = {}
         pause = threading.Event()
         for _ in range(POLLS_MAX):

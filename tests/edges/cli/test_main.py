@@ -79,14 +79,14 @@ def test_help_keeps_the_capitals_of_names(argv: tuple[str, ...], said: str, caps
 
 
 def test_help_names_the_time_zone_of_local_times(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {}
+    help_of = {}
     for command in ("notify", "schedule"):
         with pytest.raises(SystemExit):
             Cli.parse([command, "--help"])
-        told[command] = " ".join(capsys.readouterr().out.split())
-    assert "or a local time such as 2026-11-20T09:00:00, tomorrow 09:00" in told["notify"]
-    assert "default: that of the user" in told["notify"]
-    assert "or a local time together with --zone" in told["schedule"]
+        help_of[command] = " ".join(capsys.readouterr().out.split())
+    assert "or a local time such as 2026-11-20T09:00:00, tomorrow 09:00" in help_of["notify"]
+    assert "default: that of the user" in help_of["notify"]
+    assert "or a local time together with --zone" in help_of["schedule"]
 
 
 def test_commands_load_only_what_they_need(cli: Cli) -> None:
@@ -99,7 +99,8 @@ def test_commands_load_only_what_they_need(cli: Cli) -> None:
     assert SLOW_MODULES & set(loaded.stdout.split()) == set()
 
 
-def test_a_closed_pipe_is_quiet(cli: Cli) -> None:
+@pytest.mark.slow
+def test_a_closed_pipe_prints_nothing(cli: Cli) -> None:
     for number in range(3):
         cli.json("publish", cli.topic, str(number))
     command = f"{sys.executable} -m tidings tail {cli.topic} --from beginning --json --url {cli.url}"
@@ -114,7 +115,8 @@ def test_a_closed_pipe_is_quiet(cli: Cli) -> None:
     assert (out, err) == ("0\n", "")
 
 
-def test_ctrl_c_is_quiet(cli: Cli) -> None:
+@pytest.mark.slow
+def test_ctrl_c_prints_nothing(cli: Cli) -> None:
     cli.json("publish", cli.topic, "1")
     command = [sys.executable, "-m", "tidings", "tail", cli.topic, "--from", "beginning", "--url", cli.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -164,3 +166,30 @@ def test_a_program_on_the_path_is_named_tidings(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "argv", [str(script)])
     monkeypatch.setenv("PATH", str(tmp_path))
     assert program() == "tidings"
+
+
+def test_options_of_the_server_may_precede_the_command(cli: Cli) -> None:
+    done = cli("--url", cli.url, "--json", "--tenant=acme", "publish", "--key", "k", cli.topic, "v", server=False)
+    assert done.code == 0, done
+    published = json.loads(done.out)
+    assert cli("--tenant", "acme", "show", published["id"]).code == 0
+    assert cli("--url", cli.url, "users", "list", server=False).code == 0
+    dashed = cli("--url", cli.url, "publish", cli.topic, "--", "--text", server=False)
+    assert dashed.code == 0, dashed
+    assert cli("--url", "http://127.0.0.1:1", "list").code == 5
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (("--url",), "--url needs a value"),
+        (("--key", "secret", "list"), "an API key is --api-key KEY"),
+        (("--json",), "COMMAND"),
+        (("--json", "lits"), "did you mean list?"),
+        (("--limit", "5", "list"), "--limit goes behind the command"),
+    ],
+)
+def test_what_is_wrong_before_the_command_is_said(cli: Cli, argv: tuple[str, ...], text: str) -> None:
+    done = cli(*argv)
+    assert done.code == 2
+    assert text in done.err

@@ -1,13 +1,23 @@
 """Servers for the tests of this folder."""
 
 import importlib.util
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.edges.http.site import Site, serving
+from tidings.edges.http.openapi.describe import describe
 from tidings.timeline.memory import MemoryStore
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_description() -> Iterator[None]:
+    """Derive the OpenAPI document once for each version: it takes longer than all else that starts a server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidings.edges.http.admin.describe", cache(describe))
+        yield
 
 
 def has_sqlite() -> bool:

@@ -12,9 +12,10 @@ from yarl import URL
 
 from tidings.clock import Clock, SystemClock
 from tidings.config.settings import Server
-from tidings.delivery.office import Office
-from tidings.edges.http.app import App, create_app
+from tidings.delivery.services import NotificationServices
+from tidings.edges.http.app import create_app
 from tidings.edges.http.auth import KeyRing
+from tidings.edges.http.routes import App
 from tidings.edges.http.server import running
 from tidings.engine import Engine, Settings
 from tidings.observe.metrics import Metrics
@@ -28,7 +29,7 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     headers: Mapping[str, str]
@@ -90,7 +91,7 @@ class Site:
         return reply.document
 
     async def publish(self, topic: str, **document: Any) -> Any:
-        """One record, and wait until it is there to be read."""
+        """Publish one record, and wait until it can be read."""
         reply = await self.call("POST", f"/v1/topics/{topic}/records", document)
         assert reply.status == 201, reply.body
         await self.state_of(reply.document["id"], "released")
@@ -106,7 +107,7 @@ class Site:
         return await eventually(found)
 
     async def records(self, topic: str) -> list[Any]:
-        """All that is on a topic."""
+        """All records of a topic."""
         records: list[Any] = (await self.call("GET", f"/v1/topics/{topic}/records?limit=1000")).document["records"]
         return records
 
@@ -118,18 +119,18 @@ async def serving(
     *,
     settings: Settings | None = None,
     key: str | None = None,
-    furnish: Callable[[Engine], Office] | None = None,
+    make_services: Callable[[Engine], NotificationServices] | None = None,
     server: Server | None = None,
 ) -> AsyncIterator[Site]:
-    """A server over a store; with a key its client sends that. `furnish` makes its office."""
+    """A server over a store; with a key its client sends that. `make_services` creates the notification services."""
     clock = clock or SystemClock()
     engine = Engine(store, clock, settings)
     metrics = Metrics(VERSION, engine.count)
     engine.listen(metrics)
-    office = None if furnish is None else furnish(engine)
+    services = None if make_services is None else make_services(engine)
     await engine.start()
     keys = KeyRing(store, clock)
-    app = create_app(engine, keys=keys, metrics=metrics.render, version=VERSION, office=office, server=server)
+    app = create_app(engine, keys=keys, metrics=metrics.render, version=VERSION, services=services, server=server)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
         async with running(app) as (host, port), aiohttp.ClientSession(headers=headers) as session:

@@ -20,7 +20,7 @@ OTHER = {"topic": "orders", "value": "other"}
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def flying(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
-    """A server that releases to Kafka, where nobody forwards: `one` is in flight for good."""
+    """A server that releases to Kafka, without a forwarder: `one` stays in flight."""
     store = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "tidings.db")
     async with serving(store, settings=Settings(bus="kafka")) as site:
         await site.add(id="one", topic="orders", at="+0.01s", value="v")
@@ -55,6 +55,11 @@ CHANGES = [
     ("POST", "/v1/schedules/one/pause", None),
     ("PUT", "/v1/schedules/one", OTHER),
 ]
+RECURRING_CHANGES = [
+    *CHANGES,
+    ("POST", "/v1/schedules/one/resume", None),
+    ("POST", "/v1/schedules/one/fire", None),
+]
 
 
 @pytest.mark.parametrize(("method", "path", "document"), CHANGES, ids=["cancel", "pause", "replace"])
@@ -72,7 +77,9 @@ async def test_a_refused_change_has_the_reason_why_it_is_held(
 
 
 @pytest.mark.parametrize("kept_back", [False, True], ids=["on its way", "kept back"])
-@pytest.mark.parametrize(("method", "path", "document"), CHANGES, ids=["cancel", "pause", "replace"])
+@pytest.mark.parametrize(
+    ("method", "path", "document"), RECURRING_CHANGES, ids=["cancel", "pause", "replace", "resume", "fire"]
+)
 async def test_a_change_of_a_recurring_schedule_names_the_occurrence_in_flight(
     flying: Site, method: str, path: str, document: dict[str, str] | None, kept_back: bool
 ) -> None:
@@ -117,8 +124,8 @@ async def test_the_command_line_names_its_own_commands(flying: Site, capsys: pyt
 
 async def test_rejection_records_are_listed_only_by_their_topic(flying: Site) -> None:
     refusals = "rejections.default"
-    told = (await flying.add(topic=refusals, at="+0.01s", value="why"))["id"]
-    await flying.state_of(told, "in_flight")
+    pending_refusal = (await flying.add(topic=refusals, at="+0.01s", value="why"))["id"]
+    await flying.state_of(pending_refusal, "in_flight")
     mine = (await flying.add(topic=refusals, value="mine"))["id"]
     named = (await flying.add(id="two", topic=refusals, at="+0.01s"))["id"]
     await flying.state_of(named, "in_flight")
@@ -129,4 +136,4 @@ async def test_rejection_records_are_listed_only_by_their_topic(flying: Site) ->
 
     assert await ids("") == {"one", mine, named}
     assert await ids("?state=in_flight") == {"one", named}
-    assert await ids(f"?topic={refusals}") == {told, mine, named}
+    assert await ids(f"?topic={refusals}") == {pending_refusal, mine, named}

@@ -65,7 +65,7 @@ async def test_requests_without_a_valid_key_are_refused(each_site: Site) -> None
         assert (await each_site.call("GET", path)).status == 200
 
 
-async def test_tenants_are_apart(each_site: Site) -> None:
+async def test_tenants_are_isolated(each_site: Site) -> None:
     admin = await made(each_site, "boss", "default", admin=True)
     first, second = await made(each_site, "a", "acme", admin), await made(each_site, "b", "bolt", admin)
 

@@ -26,6 +26,7 @@ def line(schedule_id: str, **more: Any) -> bytes:
     return json.dumps({"id": schedule_id, "topic": "many", "at": FAR, "value": {"n": 1}} | more).encode()
 
 
+@pytest.mark.slow
 async def test_five_thousand_lines_with_bad_ones_between(each_site: Site) -> None:
     lines = [line(f"id-{n}") for n in range(5000)]
     lines[10] = b"nonsense"
@@ -197,13 +198,13 @@ class FailingStore(MemoryStore):
     batches = 0
 
     async def apply(
-        self, commands: Any, now: int, receipt: IdempotencyKey | None = None, taken: SourceBatch | None = None
+        self, commands: Any, now: int, idempotency: IdempotencyKey | None = None, taken: SourceBatch | None = None
     ) -> list[Outcome]:
         self.batches += 1
         if self.batches > 1:
             raise StoreError("the disk is full: make room")
         commands_taken: list[Command] = list(commands)
-        return await super().apply(commands_taken, now, receipt, taken)
+        return await super().apply(commands_taken, now, idempotency, taken)
 
 
 async def test_a_failing_store_is_reported_in_place_of_the_outcomes() -> None:
@@ -299,6 +300,7 @@ def cut(body: bytes, sizes: list[int], line_bytes_max: int) -> list[bytes | None
     return found + lines.feed(body) + lines.finish()
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=200).map(lambda body: body.replace(b"a", b"\n")),
     st.lists(st.integers(0, 20)),

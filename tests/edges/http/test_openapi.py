@@ -10,7 +10,7 @@ import pytest
 
 from tests.edges.http.shapes import Shapes
 from tests.edges.http.site import FAR, NDJSON, VERSION, Reply, Site
-from tidings.delivery.asking import Notify
+from tidings.delivery.accept.request import NotificationRequest
 from tidings.domain.notifications.notification import InlineContent
 from tidings.edges.http.openapi.describe import describe
 from tidings.shapes.notification import NewTemplate, Parts, TemplatePreview
@@ -94,7 +94,7 @@ def test_every_reference_leads_somewhere_and_every_shape_is_used() -> None:
         ("NewTemplate", NewTemplate),
         ("TemplatePreview", TemplatePreview),
         ("Parts", Parts),
-        ("NewNotification", Notify),
+        ("NewNotification", NotificationRequest),
         ("InlineContent", InlineContent),
         ("MarkRead", MarkRead),
         ("NewSuppression", NewSuppression),
@@ -114,7 +114,7 @@ def examples_sent() -> Iterator[tuple[str, str, Any]]:
 
 
 def filled(path: str) -> str:
-    """A path with names in it, those that the examples speak of."""
+    """A path with the names that the examples use."""
     place = {"id": "order-42-reminder", "user": "ada", "channel": "email", "address": "ada%40example.com"}
     if path.startswith("/v1/users"):
         place["id"] = "ada"

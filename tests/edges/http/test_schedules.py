@@ -26,7 +26,7 @@ NEW = {
 }
 
 
-async def test_a_new_one_is_scheduled_and_can_be_seen(each_site: Site) -> None:
+async def test_a_new_schedule_is_accepted_and_can_be_read(each_site: Site) -> None:
     reply = await each_site.call("POST", "/v1/schedules", NEW)
     assert reply.status == 201
     assert reply.headers["Location"] == "/v1/schedules/order-42-reminder"
@@ -45,7 +45,7 @@ async def test_a_new_one_is_scheduled_and_can_be_seen(each_site: Site) -> None:
     assert (shown["occurrence"], shown["generation"]) == (1, 1)
 
 
-async def test_a_past_moment_is_sent_at_once_with_a_word(each_site: Site) -> None:
+async def test_a_past_time_is_sent_at_once_with_a_note(each_site: Site) -> None:
     sent = {"id": "past", "topic": "greetings", "at": "2020-01-01T00:00:00Z"}
     before = each_site.engine.clock.now()
     made = await each_site.call("POST", "/v1/schedules", sent)
@@ -61,7 +61,7 @@ async def test_a_past_moment_is_sent_at_once_with_a_word(each_site: Site) -> Non
     ("policy", "reason"),
     [({"late": "skip"}, "late_skipped"), ({"late_max": "PT1H"}, "late_max"), ({"expires_after": "PT1H"}, "expired")],
 )
-async def test_a_past_moment_too_late_for_its_policy_is_missed(
+async def test_a_past_time_too_late_for_its_policy_is_missed(
     each_site: Site, policy: dict[str, str], reason: str
 ) -> None:
     sent = {"topic": "greetings", "at": "2020-01-01T00:00:00Z", **policy}
@@ -78,11 +78,11 @@ async def test_a_past_moment_too_late_for_its_policy_is_missed(
         figures = (await each_site.call("GET", "/metrics")).body
         return f'tidings_missed_total{{reason="{reason}"}} 4'.encode() in figures
 
-    assert await eventually(is_counted)  # it is told after the commit
+    assert await eventually(is_counted)  # it is published after the commit
     assert await each_site.records("greetings") == []
 
 
-async def test_a_past_moment_is_refused_where_that_is_asked(each_site: Site) -> None:
+async def test_a_past_time_is_refused_if_requested(each_site: Site) -> None:
     sent = {"topic": "greetings", "at": "2020-01-01T00:00:00Z", "past": "refuse"}
     reply = await each_site.call("POST", "/v1/schedules", sent)
     assert reply.status == 400
@@ -109,7 +109,7 @@ async def test_a_repeat_after_its_time_is_answered_as_a_repeat(past: str) -> Non
         assert (same.status, same.document["outcome"], "note" in same.document) == (200, "unchanged", False)
 
 
-async def test_of_many_those_in_the_past_are_rejected_where_that_is_asked(each_site: Site) -> None:
+async def test_past_times_in_a_batch_are_rejected_if_requested(each_site: Site) -> None:
     sent = {"topic": "greetings", "at": "2020-01-01T00:00:00Z", "past": "refuse"}
     reply = await each_site.call("POST", "/v1/schedules", [sent | {"id": "a"}, sent | {"id": "b", "at": FAR}])
     a, b = reply.document
@@ -117,12 +117,12 @@ async def test_of_many_those_in_the_past_are_rejected_where_that_is_asked(each_s
     assert (a["errors"][0]["field"], a["errors"][0]["detail"][:10]) == ("at", "is 6 years")
 
 
-async def test_without_an_id_one_is_made(each_site: Site) -> None:
+async def test_without_an_id_one_is_generated(each_site: Site) -> None:
     made = await each_site.add(value="x")
     assert (await each_site.call("GET", f"/v1/schedules/{made['id']}")).document["value"] == "x"
 
 
-async def test_the_same_again_is_unchanged_and_other_content_a_conflict(each_site: Site) -> None:
+async def test_a_repeat_is_unchanged_and_other_content_is_a_conflict(each_site: Site) -> None:
     await each_site.call("POST", "/v1/schedules", NEW)
     again = await each_site.call("POST", "/v1/schedules", NEW)
     assert (again.status, again.document["outcome"]) == (200, "unchanged")
@@ -144,7 +144,7 @@ async def test_put_adds_replaces_and_leaves_unchanged(each_site: Site) -> None:
     assert (await each_site.call("GET", path)).document["value"] == "2"
 
 
-async def test_put_replaces_ids_that_were_made_but_adds_none(each_site: Site) -> None:
+async def test_put_replaces_generated_ids_but_adds_none(each_site: Site) -> None:
     made = await each_site.add(value=1)
     replaced = await each_site.call("PUT", f"/v1/schedules/{made['id']}", {"topic": "greetings", "at": FAR, "value": 2})
     assert (replaced.status, replaced.document["outcome"]) == (200, "replaced")
@@ -218,14 +218,14 @@ async def test_explain_shows_the_history_with_lateness(each_site: Site) -> None:
     assert released["late_ms"] >= 0
 
 
-async def test_recurring_ones_show_their_interval(each_site: Site) -> None:
+async def test_recurring_schedules_show_their_interval(each_site: Site) -> None:
     sent = "R5/2030-01-31T00:00:00Z/P1M/2031-01-31T00:00:00Z"
     made = await each_site.add(every=sent)
     shown = (await each_site.call("GET", f"/v1/schedules/{made['id']}")).document
     assert shown["every"] == "R5/2030-01-31T00:00:00.000000Z/P1M/2031-01-31T00:00:00.000000Z"
 
 
-async def test_ids_may_hold_anything_printable(each_site: Site) -> None:
+async def test_ids_may_contain_any_printable_character(each_site: Site) -> None:
     for schedule_id in ("a/b", "a/explain", "explain", "grüße 日本", "a%2Fb", "x?y#z", "a+b", "..", "a//b"):
         path = f"/v1/schedules/{quote(schedule_id, safe='')}"
         made = await each_site.call("PUT", path, {"topic": "greetings", "at": FAR, "value": "x"})
@@ -267,7 +267,7 @@ async def test_lists_are_filtered(each_site: Site) -> None:
     assert "value" not in rows[0]
 
 
-async def test_lists_go_on_with_a_cursor(each_site: Site) -> None:
+async def test_lists_continue_with_a_cursor(each_site: Site) -> None:
     wanted = [f"id-{n}" for n in range(7)]
     for n, schedule_id in enumerate(wanted):
         await each_site.add(id=schedule_id, at=f"2030-01-0{n + 1}T00:00:00Z")

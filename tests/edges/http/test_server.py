@@ -70,7 +70,7 @@ RAW = 'KafkaError{code=_TRANSPORT,val=-195,str="Failed to get metadata: Local: B
 
 
 @pytest.mark.parametrize(
-    ("problems", "told"),
+    ("problems", "expected"),
     [
         ([RAW, RAW], "no broker can be reached"),
         ([f"Kafka does not answer: {RAW}", RAW], "no broker can be reached"),
@@ -78,7 +78,7 @@ RAW = 'KafkaError{code=_TRANSPORT,val=-195,str="Failed to get metadata: Local: B
         (['KafkaError{FATAL,code=X,val=1,str="say "x""}'], 'say "x"'),
     ],
 )
-async def test_each_problem_with_kafka_is_reported_once_in_plain_words(problems: list[str], told: str) -> None:
+async def test_each_problem_with_kafka_is_reported_once_in_plain_words(problems: list[str], expected: str) -> None:
     clock = SystemClock()
     engine = Engine(MemoryStore(), clock)
     engine.add_service(*map(Away, problems))
@@ -90,7 +90,7 @@ async def test_each_problem_with_kafka_is_reported_once_in_plain_words(problems:
     finally:
         await engine.stop()
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
-    assert reply.problem["detail"] == f"changes are accepted, but Kafka is unavailable: {told}"
+    assert reply.problem["detail"] == f"changes are accepted, but Kafka is unavailable: {expected}"
 
 
 class StandbyStore(MemoryStore):
@@ -233,7 +233,7 @@ async def test_an_event_ends_it() -> None:
 
 
 class SilentStore(MemoryStore):
-    """Does not answer those who look something up."""
+    """A store that does not answer reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class BrokenStore(MemoryStore):
         raise RuntimeError("a bug")
 
 
-async def test_a_fault_of_ours_is_a_problem_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_is_a_problem_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(BrokenStore()) as site:
         reply = await site.call("GET", "/v1/topics")
         assert reply.status == 500

@@ -16,7 +16,7 @@ from tidings.wires import wire
 ACME = {"Tidings-Tenant": "acme"}
 
 
-async def test_without_keys_everybody_chooses(each_site: Site) -> None:
+async def test_without_keys_every_client_chooses_its_tenant(each_site: Site) -> None:
     schedule = {"id": "one", "topic": "orders", "at": FAR, "value": "v"}
     assert (await each_site.call("POST", "/v1/schedules", schedule, headers=ACME)).status == 201
     assert (await each_site.call("GET", "/v1/schedules/one")).status == 404
@@ -31,7 +31,7 @@ async def test_without_keys_everybody_chooses(each_site: Site) -> None:
     assert (await each_site.call("GET", "/v1/keys", headers=ACME)).status == 200
 
 
-async def test_with_keys_only_an_admin_chooses(each_site: Site) -> None:
+async def test_with_keys_only_an_admin_chooses_the_tenant(each_site: Site) -> None:
     admin = await made(each_site, "boss", "default", admin=True)
     bolt = await made(each_site, "b", "bolt", admin)
     added = await each_site.call("POST", "/v1/schedules", {"id": "one", "topic": "t", "at": FAR}, headers=admin | ACME)
@@ -50,7 +50,7 @@ async def test_with_keys_only_an_admin_chooses(each_site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "caf\u00e9", "x" * (TENANT_CHARS_MAX + 1)])
-async def test_what_is_no_name(site: Site, name: str) -> None:
+async def test_invalid_tenant_names_are_refused(site: Site, name: str) -> None:
     problem = (await site.call("GET", "/v1/schedules", headers={"Tidings-Tenant": name})).problem
     assert problem["status"] == 400
     assert problem["errors"][0]["field"] == "Tidings-Tenant"
@@ -60,7 +60,7 @@ def test_every_tenant_of_kafka_can_be_named() -> None:
     assert TENANT_CHARS_MAX == wire.TENANT_CHARS_MAX
 
 
-def test_it_is_described_wherever_it_counts() -> None:
+def test_the_header_is_described_for_every_operation_of_a_tenant() -> None:
     for path, methods in describe("0").get("paths", {}).items():
         for operation in methods.values():
             named = {parameter["name"] for parameter in operation.get("parameters", ())}
@@ -68,7 +68,7 @@ def test_it_is_described_wherever_it_counts() -> None:
             assert ("Tidings-Tenant" in named) == of_a_tenant, path
 
 
-async def test_the_command_line(
+async def test_the_command_line_sends_the_tenant(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(*argv: str) -> tuple[int, str, str]:

@@ -73,7 +73,7 @@ async def test_a_local_time_in_a_dst_gap_is_accepted_with_a_note(site: Site) -> 
     assert [(m["due_at_local"], m["mark"]) for m in moved] == [("2030-03-31T03:30:00+02:00", "moved")]
 
 
-async def test_one_of_the_past_is_missed_at_once(site: Site) -> None:
+async def test_a_past_local_time_in_a_gap_is_missed_at_once(site: Site) -> None:
     past = {"topic": "t", "id": "gone", "at": "2020-03-29 02:30", "zone": "Europe/Berlin", "gap": "skip"}
     made = (await site.call("POST", "/v1/schedules", past)).document
     assert (made["outcome"], made["due_at"]) == ("scheduled", "2020-03-29T01:30:00.000000Z")
@@ -93,9 +93,9 @@ async def test_a_start_that_is_the_second_of_two_equal_times_is_noted(site: Site
         made = (await site.call("POST", "/v1/schedules", {"topic": "t", **rule, **start})).document
         assert (made["due_at"], made["note"]) == ("2030-10-28T01:30:00.000000Z", seen["note"])
         for more in ({"overlap": "second"}, {"overlap": "both"}, {"start": "2030-10-27T02:30:00+02:00"}):
-            told = (await site.call("POST", "/v1/preview", rule | start | more | {"after": "2030-10-27"})).document
-            assert "note" not in told
-            assert told["moments"][0]["due_at_local"].startswith("2030-10-27T02:30:00")
+            preview = (await site.call("POST", "/v1/preview", rule | start | more | {"after": "2030-10-27"})).document
+            assert "note" not in preview
+            assert preview["moments"][0]["due_at_local"].startswith("2030-10-27T02:30:00")
 
 
 async def test_a_cron_expression_without_seconds_begins_with_a_minute(site: Site) -> None:
@@ -204,10 +204,10 @@ async def test_a_schedule_with_a_deleted_calendar_has_a_note(site: Site) -> None
     await site.call("POST", "/v1/schedules", {"topic": "t", "id": "one", **WEEKLY, "calendar": "off"})
     assert "note" not in (await site.call("GET", "/v1/schedules/one")).document
     await site.call("DELETE", "/v1/calendars/off")
-    told = "the calendar 'off' was deleted: no days are excluded until it is stored again"
+    note = "the calendar 'off' was deleted: no days are excluded until it is stored again"
     shown = await site.call("GET", "/v1/schedules/one")
-    assert (shown.document["calendar"], shown.document["note"]) == ("off", told)
-    assert (await site.call("GET", "/v1/schedules/one/explain")).document["note"] == told
+    assert (shown.document["calendar"], shown.document["note"]) == ("off", note)
+    assert (await site.call("GET", "/v1/schedules/one/explain")).document["note"] == note
     mine = {"If-Match": shown.headers["ETag"]}
     assert (await site.call("DELETE", "/v1/schedules/one", headers=mine)).status == 200
 
@@ -220,7 +220,7 @@ async def test_a_calendar_without_days_is_stored_with_a_note(site: Site) -> None
     assert (cut.status, cut.problem["errors"][0]["field"]) == (400, "ics")
 
 
-async def test_a_calendar_that_leaves_nothing_is_the_requests_own_fault(site: Site) -> None:
+async def test_a_calendar_that_excludes_every_occurrence_is_a_bad_request(site: Site) -> None:
     await site.call("PUT", "/v1/calendars/off", {"dates": ["2030-05-01"]})
     asked = {"topic": "t", "rrule": "FREQ=YEARLY;COUNT=1", "start": "2030-05-01T09:00", "calendar": "off"}
     reply = await site.call("POST", "/v1/schedules", asked)
@@ -228,7 +228,7 @@ async def test_a_calendar_that_leaves_nothing_is_the_requests_own_fault(site: Si
     assert "leaves no occurrence" in reply.problem["detail"]
 
 
-async def test_what_a_calendar_cannot_be(site: Site) -> None:
+async def test_invalid_calendars_are_refused(site: Site) -> None:
     for body, field in (
         ({}, "dates"),
         ({"dates": [], "ics": ""}, "dates"),
@@ -336,7 +336,7 @@ async def test_replace_can_keep_the_count(site: Site) -> None:
     assert (await site.call("PUT", "/v1/schedules/one?keep_count=true", other)).document["outcome"] == "replaced"
 
 
-async def test_a_calendar_moves_nothing_behind_the_horizon(site: Site) -> None:
+async def test_a_calendar_moves_nothing_beyond_the_horizon(site: Site) -> None:
     first = date(2027, 1, 1)
     await site.call("PUT", "/v1/calendars/off", {"dates": [str(first + timedelta(day)) for day in range(5_000)]})
     asked = {"topic": "t", "rrule": "FREQ=YEARLY", "start": "2027-01-02T09:00", "calendar": "off"}
@@ -351,12 +351,12 @@ async def test_all_wrong_fields_are_reported_at_once(site: Site) -> None:
     for path, more in (("/v1/schedules", {"topic": "t"}), ("/v1/preview", {})):
         reply = await site.call("POST", path, asked | more)
         assert reply.status == 400
-        told = {error["field"]: error["detail"] for error in reply.problem["errors"]}
-        assert set(told) == set(asked)
-        assert "BYHOUR: '25' must be" in told["rrule"]
-        assert "Europe/Berlin" in told["zone"]
-        assert told["gap"] == "'jump' is not known: use forward or skip"
-        assert all(f"{field}: {detail}" in reply.problem["detail"] for field, detail in told.items())
+        details = {error["field"]: error["detail"] for error in reply.problem["errors"]}
+        assert set(details) == set(asked)
+        assert "BYHOUR: '25' must be" in details["rrule"]
+        assert "Europe/Berlin" in details["zone"]
+        assert details["gap"] == "'jump' is not known: use forward or skip"
+        assert all(f"{field}: {detail}" in reply.problem["detail"] for field, detail in details.items())
     counted = await site.call("POST", "/v1/schedules", {"topic": "t", "cron": "61 * * * *", "count": 0})
     assert [error["field"] for error in counted.problem["errors"]] == ["cron", "count"]
     lines = await site.call("POST", "/v1/schedules", [{"topic": "t", "cron": "x", "overlap": "third"}])
@@ -371,9 +371,19 @@ async def test_a_preview_refuses_other_fields_of_a_schedule_with_the_reason(site
     assert error["detail"].startswith("does not affect when it is due: a preview has only")
 
 
-async def test_how_many_a_preview_shows_is_not_how_often_a_rule_occurs(site: Site) -> None:
+async def test_the_length_of_a_preview_is_not_the_count_of_a_rule(site: Site) -> None:
     rule = {"rrule": "FREQ=DAILY;COUNT=5", "count": 3}
     shown = (await site.call("POST", "/v1/preview", rule)).document
     assert ([moment["occurrence"] for moment in shown["moments"]], shown["more"]) == ([1, 2, 3], True)
     whole = (await site.call("POST", "/v1/preview", rule | {"count": 1_000})).document
     assert ([moment["occurrence"] for moment in whole["moments"]], whole["more"]) == ([1, 2, 3, 4, 5], False)
+
+
+async def test_a_recurring_schedule_shows_its_jitter(site: Site) -> None:
+    every = {"topic": "t", "id": "spread", "every": "R/2030-01-01T00:00:00Z/PT1H", "jitter": "10m"}
+    made = await site.call("POST", "/v1/schedules", every)
+    shown = (await site.call("GET", "/v1/schedules/spread")).document
+    assert (shown["jitter"], shown["every"]) == ("PT10M", "R/2030-01-01T00:00:00.000000Z/PT1H")
+    assert "2030-01-01T00:00:00" < shown["due_at"] == made.document["due_at"] < "2030-01-01T00:10:01"
+    again = {name: shown[name] for name in ("topic", "every", "jitter")}
+    assert (await site.call("PUT", "/v1/schedules/spread", again)).document["due_at"] == shown["due_at"]

@@ -11,7 +11,7 @@ import pytest
 from tests.edges.http.site import FAR, Site, serving
 from tidings.bus.log_reader import encode
 from tidings.domain.schedules.iso8601 import parse_instant
-from tidings.domain.schedules.request import Limits
+from tidings.domain.schedules.schedule import Limits
 from tidings.edges.http import streams
 from tidings.engine import Settings
 from tidings.testing import eventually
@@ -20,7 +20,7 @@ from tidings.timeline.memory import MemoryStore
 FIELDS = {"topic", "partition", "offset", "key", "value", "headers", "id", "occurrence", "due_at", "released_at"}
 
 
-async def test_what_is_published_can_be_read(each_site: Site) -> None:
+async def test_a_published_record_can_be_read(each_site: Site) -> None:
     made = await each_site.publish("greetings", key="k", value={"b": 1, "a": 1.50}, headers={"x": "y"})
     assert made["outcome"] in {"scheduled", "released"}
     [record] = await each_site.records("greetings")
@@ -31,7 +31,7 @@ async def test_what_is_published_can_be_read(each_site: Site) -> None:
     assert parse_instant(record["released_at"]) >= parse_instant(record["due_at"])
 
 
-async def test_bytes_come_back_as_they_were(each_site: Site) -> None:
+async def test_bytes_are_returned_unchanged(each_site: Site) -> None:
     raw = bytes(range(256))
     text = base64.b64encode(raw).decode()
     await each_site.publish("bytes", key_base64=text, value_base64=text, headers=[["h", {"base64": text}], ["n", None]])
@@ -52,7 +52,7 @@ async def test_topics_are_listed_with_their_sizes(each_site: Site) -> None:
     assert found[0]["bytes"] > 0
 
 
-async def test_pages_go_on_with_the_cursor(each_site: Site) -> None:
+async def test_pages_continue_with_the_cursor(each_site: Site) -> None:
     for n in range(7):
         await each_site.publish("pages", key=f"k{n}", value=str(n))
     seen: list[str] = []
@@ -138,7 +138,7 @@ def follow(site: Site, query: str = "", **headers: str) -> Any:
     return site.session.get(site.at(f"/v1/topics/news/stream{query}"), headers=headers)
 
 
-async def test_a_stream_brings_records_as_they_are_released(each_site: Site) -> None:
+async def test_a_stream_sends_records_as_they_are_released(each_site: Site) -> None:
     async with follow(each_site, "?cursor=latest") as response:
         assert response.headers["Content-Type"].startswith("text/event-stream")
         events = Events(response)
@@ -180,7 +180,7 @@ async def test_a_client_cut_off_before_the_first_record_resumes_from_its_positio
         assert (await Events(response).next())[1]["value"] == "while away"
 
 
-async def test_a_quiet_stream_shows_that_it_lives(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_heartbeats(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT_S", 0.01)
     async with follow(site) as response:
         await asyncio.wait_for(response.content.readuntil(b": keep-alive\n\n"), 10)
@@ -194,7 +194,7 @@ async def test_a_wrong_position_to_resume_from_is_refused(site: Site) -> None:
             assert "latest" in (await response.json())["detail"]
 
 
-async def test_the_next_moments_are_previewed(site: Site) -> None:
+async def test_the_next_occurrences_are_previewed(site: Site) -> None:
     document = {"every": "R/2030-01-31T09:00:00Z/P1M", "count": 3}
     shown = (await site.call("POST", "/v1/preview", document)).document
     assert [moment["due_at"][:10] for moment in shown["moments"]] == ["2030-01-31", "2030-02-28", "2030-03-31"]
@@ -216,7 +216,7 @@ async def test_the_next_moments_are_previewed(site: Site) -> None:
     assert (await site.engine.count()).pending == 0
 
 
-async def test_the_forecast_counts_what_is_pending(each_site: Site) -> None:
+async def test_the_forecast_counts_pending_occurrences(each_site: Site) -> None:
     for n in range(3):
         await each_site.add(at=f"2030-01-01T00:0{n // 2}:30Z")
     query = "by=minute&from=2030-01-01T00:00:00Z&to=2030-01-01T01:00:00Z"

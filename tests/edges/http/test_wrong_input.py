@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.edges.http.site import FAR, NDJSON, Site
-from tidings.domain.schedules.request import Limits
-from tidings.domain.schedules.schedule import make_id
+from tidings.domain.schedules.schedule import Limits, make_id
 
 GOOD = {"topic": "greetings", "at": FAR}
 DEEP = "[" * 100_000
@@ -21,7 +20,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"topic": ".."}, "topic", "letters"),
     ({"topic": "x" * 250}, "topic", "249"),
     ({"topc": "x"}, "topc", "did you mean 'topic'"),
-    ({"zzz": 1}, "zzz", "use one of at, bus, calendar"),
+    ({"zzz": 1}, "zzz", "unknown field: leave it out"),
     ({"at": None, "rrule": "FREQ=NEVER"}, "rrule", "is not one of YEARLY"),
     ({"cron": "* * * * *"}, "at", "either 'at' or 'cron'"),
     ({"zone": "Europe/Berlin"}, "at", "has an offset, and a zone is given too"),
@@ -55,9 +54,9 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"headers": 5}, "headers", '[["name", "value"], ...]'),
     ({"headers": [["a", 1]]}, "headers[0][1]", '{"base64": "..."}'),
     ({"headers": [["a"]]}, "headers[0]", '[["name", "value"], ...]'),
-    ({"headers": {"a": ["b"]}}, "headers[...]", '{"name": "value"}'),
+    ({"headers": {"a": ["b"]}}, "headers.a", '{"name": "value"}'),
     ({"headers": {"a": {"base64": "!"}}}, "headers.a", "alphabet"),
-    ({"headers": {"a": {"base32": "!"}}}, "headers[...].base32", "unknown field"),
+    ({"headers": {"a": {"base32": "!"}}}, "headers.a.base32", "unknown field"),
     ({"headers": [["a", "b"]] * 65}, "headers", "64"),
     ({"headers": [["a", "b" * 20_000]]}, "headers", "16384"),
     ({"priority": "urgent"}, "priority", "high, normal, low"),
@@ -67,7 +66,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"late_grace": "P1M"}, "late_grace", "P30D"),
     ({"late_max": 5}, "late_max", "PT1H"),
     ({"jitter": "P2D"}, "jitter", "86400"),
-    ({"labels": {"a": 1}}, "labels[...]", '{"campaign": "autumn"}'),
+    ({"labels": {"a": 1}}, "labels.a", '{"campaign": "autumn"}'),
     ({"labels": {str(n): "x" for n in range(17)}}, "labels", "16"),
     ({"labels": {"note": "a\0b"}}, "labels", "NUL"),
 ]
@@ -89,13 +88,13 @@ async def test_a_wrong_field_is_named(site: Site) -> None:
 BODIES: list[tuple[bytes, str]] = [
     (b"", "is empty: send a JSON object"),
     (b" \n", "is empty: send a JSON object"),
-    (b"{", "ends too early"),
+    (b"{", "is incomplete JSON"),
     (b'{"topic": "a",}', "byte 14"),
     (b"nonsense", "is not valid JSON"),
     (b'{"topic": "a"} x', "trailing"),
     (b'"text"', "send a JSON object"),
     (b"5", "send a JSON object"),
-    (b"[1", "ends too early"),
+    (b"[1", "is incomplete JSON"),
     (b'{"topic": "\xff"}', "UTF-8"),
     (b'{"topic": "a", "value": "\xff"}', "UTF-8"),
     (b'{"topic": "a", "value": {"b": "\xff"}}', "UTF-8"),
@@ -167,7 +166,7 @@ async def test_a_wrong_parameter_is_named(site: Site) -> None:
 
 METHODS = [
     ("PATCH", "/v1/schedules", "GET, POST, HEAD"),
-    ("POST", "/v1/schedules/a", "GET, PUT, DELETE, HEAD"),
+    ("POST", "/v1/schedules/a", "GET, PUT, PATCH, DELETE, HEAD"),
     ("GET", "/v1/schedules/a/pause", "POST"),
     ("POST", "/v1/schedules/a/explain", "GET, HEAD"),
     ("DELETE", "/v1/topics/a/records", "GET, POST, HEAD"),
@@ -306,7 +305,7 @@ async def test_a_request_that_is_not_http_is_answered(site: Site) -> None:
     await writer.wait_closed()
 
 
-async def test_names_that_no_store_can_hold_are_refused_in_changes_too(site: Site) -> None:
+async def test_names_that_cannot_be_stored_are_refused_in_changes_too(site: Site) -> None:
     """Before the store is asked: PostgreSQL takes no NUL in a text, and would answer for itself."""
     calls: list[tuple[str, str, str]] = [
         ("DELETE", "/v1/schedules/a%00b", "id"),
@@ -323,3 +322,28 @@ async def test_names_that_no_store_can_hold_are_refused_in_changes_too(site: Sit
         assert [error["field"] for error in reply.problem["errors"]] == [field], path
     for body in ({"id": "a\0b", "topic": "t"}, {"topic": "a\0b"}, {"topic": "t", "labels": {"a\0": "b"}}):
         assert (await site.call("POST", "/v1/schedules", json=body)).status == 400
+
+
+# Several wrong fields of one schedule, and those that are named: all of a kind that is checked together.
+SEVERAL: list[tuple[dict[str, Any], set[str]]] = [
+    ({"topic": 5, "at": 6, "zzz": 1, "headers": [["a", 1]]}, {"topic", "at", "zzz", "headers[0][1]"}),
+    ({"priority": "urgent", "late": "never", "labels": {"a": 1}}, {"priority", "late", "labels.a"}),
+    ({"topic": "no spaces", "at": "at noon", "jitter": "P9D"}, {"topic", "at", "jitter"}),
+    ({"id": "", "expires_after": "soon", "late_grace": "PT0S", "late_max": "x"},
+     {"id", "expires_after", "late_grace", "late_max"}),
+    ({"at": None, "rrule": "FREQ=NEVER", "zone": "Mars/Base", "labels": {"a": "\0"}}, {"rrule", "zone", "labels"}),
+    ({"key": "a", "key_base64": "YQ==", "value_base64": "!", "scheduled_at": FAR},
+     {"key", "value_base64", "scheduled_at"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "fields"), SEVERAL)
+async def test_all_wrong_fields_are_named_at_once(site: Site, wrong: dict[str, Any], fields: set[str]) -> None:
+    problem = (await site.call("POST", "/v1/schedules", GOOD | wrong)).problem
+    assert problem["status"] == 400
+    assert {error["field"] for error in problem["errors"]} == fields
+    assert len(problem["errors"]) == len(fields)
+    assert all(error["detail"] in problem["detail"] for error in problem["errors"])
+    line = json.dumps(GOOD | wrong).encode() + b"\n"
+    [answer] = (await site.call("POST", "/v1/schedules", data=line, headers=NDJSON)).lines
+    assert answer["errors"] == problem["errors"]

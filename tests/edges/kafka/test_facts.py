@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tidings.bus.kafka.client import Cluster
+from tidings.bus.kafka.topics import Cluster
 from tidings.clock import SystemClock
 from tidings.domain.facts import Changed, Handed, Missed, Refused
 from tidings.domain.schedules.command import Add, Cancel, Command, Outcome, Replace
@@ -37,10 +37,10 @@ def test_documents_of_changes() -> None:
         Outcome("a", "cancelled", in_flight=3),
         Outcome("b", "rejected", reason="no"),
     ]
-    told = list(documents(Changed(AT, commands, outcomes)))
-    assert [(tenant, name) for tenant, name, _ in told] == [("t", "a"), ("t", "a"), ("t", "a"), ("t", "b")]
+    found = list(documents(Changed(AT, commands, outcomes)))
+    assert [(tenant, name) for tenant, name, _ in found] == [("t", "a"), ("t", "a"), ("t", "a"), ("t", "b")]
     at = "2026-11-20T09:00:00.000000Z"
-    first, second, third, fourth = (document for _, _, document in told)
+    first, second, third, fourth = (document for _, _, document in found)
     assert first == {
         "fact": "accepted",
         "at": at,
@@ -100,12 +100,12 @@ async def test_an_error_in_one_fact_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node continues, and later facts are published."""
-    told: list[str | None] = []
+    found: list[str | None] = []
 
     def produce(_: KafkaFacts, __: object, ___: str, ____: bytes, key: str | None) -> None:
         if key == "bad":
             raise UnicodeEncodeError("utf-8", "bad", 0, 1, "a fault of ours")
-        told.append(key)
+        found.append(key)
 
     monkeypatch.setattr(KafkaFacts, "_produce", produce)
     monkeypatch.setattr(facts._Outlet, "prepare", lambda _: None)
@@ -116,7 +116,7 @@ async def test_an_error_in_one_fact_does_not_affect_others(
         listener(Changed(AT, [add(schedule_id=name) for name in names], outcomes))
     listener.stop()
     await listener.run()
-    assert told == ["a", "c"]
+    assert found == ["a", "c"]
     assert listener.dropped == 3
     assert [record.levelname for record in caplog.records if "dropped" in record.message] == ["WARNING"]
 

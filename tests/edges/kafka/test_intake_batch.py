@@ -75,7 +75,7 @@ def test_an_error_in_a_wire_refuses_one_record_only(caplog: pytest.LogCaptureFix
 def test_unreadable_headers_are_reported() -> None:
     unreadable = Record("assignments.t", 0, 0, 1_000_000, b"k", b"v", unreadable="has no headers that can be read")
     made = batch(unreadable)
-    assert made.commands == []
+    assert list(made.commands) == []
     assert [refused.reasons for refused in made.refused] == [("has no headers that can be read",)]
 
 

@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.topics import Topics, TopicUnavailable
+from tidings.bus.kafka.topics import Cluster, Topics, TopicUnavailable
 from tidings.edges.kafka import request_topics
 from tidings.edges.kafka.request_topics import TopicCreation
 from tidings.testing import SimulatedClock, eventually

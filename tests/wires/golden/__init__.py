@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tidings.domain.schedules.request import Request
-from tidings.domain.schedules.schedule import Headers
+from tidings.domain.schedules.schedule import Headers, Request
 from tidings.wires.record import Ask, Record
 
 TIMESTAMP = 1_784_000_000_000_000  # 2026-07-14T03:33:20Z

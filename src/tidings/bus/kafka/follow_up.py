@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from tidings.bus.kafka.client import BlockingThread
 from tidings.bus.kafka.producers import (
     ProducerFailed,
     ProducerRecord,
@@ -23,7 +22,7 @@ from tidings.bus.kafka.producers import (
     Refusals,
     TransactionalProducer,
 )
-from tidings.bus.kafka.topics import OF_THE_RECORD, TopicUnavailable
+from tidings.bus.kafka.topics import OF_THE_RECORD, BlockingThread, TopicUnavailable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.schedules.schedule import ORIGIN, Origin, Outgoing
@@ -128,7 +127,7 @@ class FollowUp:
         """Nothing to do: new records are followed up after they are published."""
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         self._stopping = True
         self._producer.stop()
         self._woken.set()
@@ -230,8 +229,8 @@ class FollowUp:
         if self._plan.history is not None:
             built.append((self._plan.history, -1, key, value, headers))
         if self._plan.tombstones and not await self._plan.is_pending(record.tenant, record.id):
-            place = f"{origin.partition}/{origin.offset}".encode()
-            built.append((origin.topic, origin.partition, origin.key, None, [*headers, (ORIGIN, place)]))
+            text = f"{origin.partition}/{origin.offset}".encode()
+            built.append((origin.topic, origin.partition, origin.key, None, [*headers, (ORIGIN, text)]))
         refused = [topic for topic, *_ in built if self._is_refused(topic)]
         skipped.update(refused)
         return [each for each in built if each[0] not in refused and each[0] not in left_out]

@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from tidings import crash, ports
-from tidings.bus.kafka.client import BlockingThread
 from tidings.bus.kafka.follow_up import FollowUp
-from tidings.bus.kafka.producers import ProducerFailed, ProgressMismatch, TransactionalProducer
-from tidings.bus.kafka.progress_marker import Marker
-from tidings.bus.kafka.topics import TopicUnavailable
+from tidings.bus.kafka.producers import Marker, ProducerFailed, ProgressMismatch, TransactionalProducer
+from tidings.bus.kafka.topics import BlockingThread, TopicUnavailable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
-from tidings.domain.facts import Listener, Released
+from tidings.domain.facts import Listener, Missed, Released
 from tidings.domain.fleet import ranges
 from tidings.domain.schedules.schedule import Outgoing, join
 
@@ -28,6 +26,7 @@ AT_ONCE_MAX = 2
 BATCH_ROWS_MAX = 8_000
 AHEAD_ROWS_MIN = 1_000  # a batch of this size is part of a burst: the next one is read while it is published
 SETTLE_S = 1.0
+WAITED_US = 1_000_000  # a record that waited longer in the outbox is stored with the moment at which it left
 SLOW_S = 1.0
 LOG_S = 2.0  # lanes that connect within this time are logged in one line
 RETRY_S_MIN = 0.05
@@ -105,6 +104,7 @@ class Forwarder:
         self._published = 0  # the offset after the last one that is known to be on Kafka
         self._passed = 0  # everything before it is on Kafka, or parked
         self._settled = 0
+        self._unsent = 0  # nothing from this offset on was ever sent, as the marker proves
         self._parked_topics: dict[str, str] = {}  # with the reason
         self._recheck_parked = False
         self.parked = asyncio.Event()  # set when records are parked
@@ -142,13 +142,13 @@ class Forwarder:
         except ProducerFailed as error:
             if error.refusals.topics:  # nothing of the batch was committed: try again without these topics
                 self._parked_topics |= error.refusals.topics
-            else:
+            elif error.refusals.are_known:  # otherwise the next attempt tells which records are refused
                 await self._failed(str(error))
         except TopicUnavailable as error:
             await self._failed(str(error))
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         self._stopping = True
         self._producer.stop()
         self.wake()
@@ -179,11 +179,12 @@ class Forwarder:
         first, following = await self._outbox.outbox()
         self._parked_topics = dict.fromkeys(await self._outbox.held_topics(), "parked") | self._parked_topics
         start = max(first, self._published)
+        self._unsent = following
         if marker is not None:
             await self._check_marker(marker, first, following)
             if self.has_begun:
                 await self._catch_up(start, marker.next)
-            start = max(start, marker.next)
+            self._unsent = start = max(start, marker.next)
         elif first and self._producer.has_markers:
             text = "there is no progress of lane %d on Kafka: releases of the last second may be sent again"
             logger.warning(text, self._outbox.number)
@@ -205,7 +206,7 @@ class Forwarder:
     async def _catch_up(self, start: int, end: int) -> None:
         """Announce records that were committed although the producer reported a failure."""
         while start < end and (found := await self._outbox.outgoing(start, BATCH_ROWS_MAX)):
-            self.announce([record for record in found if record.offset < end])
+            await self.announce([record for record in found if record.offset < end])
             start = found[-1].offset + 1
 
     async def _forward(self, offset: int) -> None:
@@ -218,7 +219,8 @@ class Forwarder:
                 is_idle = not found
                 if found:
                     try:
-                        ahead = await self._publish(await self._without_parked(found), found, turn)
+                        records = await self._without_expired(await self._without_parked(found))
+                        ahead = await self._publish(records, found, turn)
                     except TopicUnavailable as error:
                         if not error.topics:
                             raise
@@ -262,7 +264,7 @@ class Forwarder:
         self._pause_s = RETRY_S_MIN
         if records:
             self._published = records[-1].offset + 1
-            self.announce(records)
+            await self.announce(records)
             if self._follow_up is not None:
                 self._follow_up.add(records)
         return ahead
@@ -281,6 +283,22 @@ class Forwarder:
             await self._outbox.hold(offsets, reason)
             self.parked.set()
         return [record for record in records if record.topic not in self._parked_topics] if parked else records
+
+    async def _without_expired(self, records: list[Outgoing]) -> list[Outgoing]:
+        """Count records as missed that expired while they waited for Kafka; returns the rest.
+
+        The store forgets them before the transaction that passes them, and only if none of them can be on Kafka: under
+        our ownership of the lane, which the store checks, nobody else has published them either.
+        """
+        now = self._clock.now()
+        expired = {record.offset for record in records if record.expires is not None and record.expires < now}
+        expired = {offset for offset in expired if offset >= self._unsent}
+        if not expired:
+            return records
+        await self._outbox.expire(sorted(expired), now)
+        crash.point("kafka.expired")
+        self._on_fact(Missed(now, {"expired": len(expired)}))
+        return [record for record in records if record.offset not in expired]
 
     def unpark(self) -> None:
         """A topic has no parked records left. Which one is looked up between two batches."""
@@ -307,14 +325,22 @@ class Forwarder:
         self.waiting = following - max(first, self._passed)
         return following
 
-    def announce(self, records: Sequence[Outgoing]) -> None:
-        """Publish the fact that these records are on Kafka."""
+    async def announce(self, records: Sequence[Outgoing]) -> None:
+        """Publish the fact that these records are on Kafka, and store when those left that had waited for it."""
         now = self._clock.now()
         lateness_us = [now - record.due for record in records]
-        topics = frozenset({(record.tenant, join("kafka", record.topic)) for record in records})
-        self._on_fact(Released(now, lateness_us, topics, Counter([record.tenant for record in records])))
+        counts = Counter([(record.tenant, record.topic) for record in records])
+        topics = frozenset((tenant, join("kafka", topic)) for tenant, topic in counts)
+        tenants: Counter[str] = Counter()
+        for (tenant, _), count in counts.items():
+            tenants[tenant] += count
+        self._on_fact(Released(now, lateness_us, topics, tenants))
         if self._on_published is not None:
             self._on_published(records)
+        if records and now - records[0].released > WAITED_US:
+            waited = [record.offset for record in records if now - record.released > WAITED_US]
+            with contextlib.suppress(NotOwner, StoreError):  # then the moment of the release is shown
+                await self._outbox.left(waited, now)
 
     async def _rest(self, seconds: float) -> bool:
         """Sleep; True if woken."""

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tidings.bus.kafka.client import BlockingThread
 from tidings.bus.kafka.follow_up import FollowUp
 from tidings.bus.kafka.forwarder import Forwarder
 from tidings.bus.kafka.producers import ID, REFUSED, ProducerFailed, Refusals, TransactionalProducer
-from tidings.bus.kafka.topics import OF_THE_RECORD, TopicUnavailable
+from tidings.bus.kafka.topics import OF_THE_RECORD, BlockingThread, TopicUnavailable
 from tidings.clock import Clock
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.facts import Listener, Missed
@@ -87,7 +86,7 @@ class ParkedTopics:
         """Nothing to do: the forwarder publishes new records."""
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         self._stopping = True
         self._producer.stop()
         self._woken.set()
@@ -151,6 +150,8 @@ class ParkedTopics:
             state.next = 0 if marker is None else marker.next
         records = await self._outbox.held(topic, BATCH_ROWS_MAX)
         unpublished = [record for record in records if record.offset >= state.next]
+        if self._producer.has_markers:  # they prove that none of these is on Kafka
+            unpublished, records = await self._without_expired(unpublished, records)
         refusals = Refusals()
         if unpublished:
             refusals = await self._thread.run(self._producer.publish, unpublished, key)
@@ -159,10 +160,22 @@ class ParkedTopics:
         done = [record for record in records if record.offset not in refusals.records]
         state.next = max([state.next, *(record.offset + 1 for record in done)])
         if published := [record for record in unpublished if record.offset not in refusals.records]:
-            self._forwarder.announce(published)
+            await self._forwarder.announce(published)
         if await self._followed_up(topic, done):
             await self._outbox.free([record.offset for record in done])
         return refusals
+
+    async def _without_expired(
+        self, unpublished: list[Outgoing], records: list[Outgoing]
+    ) -> tuple[list[Outgoing], list[Outgoing]]:
+        """Count unpublished records as missed that have expired; returns both lists without them."""
+        now = self._clock.now()
+        expired = {record.offset for record in unpublished if record.expires is not None and record.expires < now}
+        for offset in sorted(expired):
+            await self._outbox.drop(offset, "expired", (), now)
+            self._on_fact(Missed(now, {"expired": 1}))
+        left = [[record for record in each if record.offset not in expired] for each in (unpublished, records)]
+        return left[0], left[1]
 
     async def _followed_up(self, topic: str, records: Sequence[Outgoing]) -> bool:
         """Write history copies and tombstones; False if the node is stopping: the next one writes them.

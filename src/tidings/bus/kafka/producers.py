@@ -8,21 +8,109 @@ A batch is durable in the outbox before anything of it is published. The outbox 
 be cancelled. So the marker needs to hold only the next offset, and the next owner of the lane continues from there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from zlib import crc32
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tidings import crash
-from tidings.bus.kafka.client import Cluster, Watch
-from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS, Marker, encode, partition_of, read_marker
-from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, OF_THE_RECORD, Topics
+from tidings.bus.kafka.topics import ABOUT_THE_TOPIC, OF_THE_RECORD, Cluster, Topics, Watch, quiet_logger
 from tidings.domain.errors import TidingsError
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.domain.schedules.schedule import DUE_SECONDS, ORIGIN, Outgoing, unpack
-from tidings.domain.schedules.schedule import Message as StoredMessage
+from tidings.domain.schedules.schedule import DUE_SECONDS, ORIGIN, Outgoing
 from tidings.domain.schedules.when import SECOND_US
+
+PROGRESS = "tidings.progress"
+MARKER_PARTITIONS = 16
+STEP = 100
+READ_S = 10.0
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The store of the lane, the next offset of its outbox, and the occurrence that was published last."""
+
+    store: str
+    next: int
+    last: str = ""
+
+
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Marker).decode
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition for the markers of a key. It stays the same when a topic of 16 or more gets more partitions."""
+    return crc32(key.encode()) % MARKER_PARTITIONS if partitions >= MARKER_PARTITIONS else 0
+
+
+def read_marker(cluster: Cluster, key: str, partition: int, *, waits: bool = True) -> Marker | None:
+    """The last committed marker of a key in its partition, or in partition 0, where it was while there were fewer.
+
+    Waits for open transactions to end; without `waits`, returns the last marker that is visible now.
+    """
+    found = _last_of(cluster, key, partition, waits)
+    return found if found is not None or partition == 0 else _last_of(cluster, key, 0, waits)
+
+
+def _last_of(cluster: Cluster, key: str, partition: int, waits: bool) -> Marker | None:
+    """Read near the end first, and go back in growing steps until a marker is found.
+
+    The end is the high watermark, not the last stable offset: while the transaction of another lane is open, our own
+    later markers are not visible, and an older one must not be taken for the last.
+    """
+    consumer = _consumer(cluster, "read_uncommitted")
+    try:
+        low, start = consumer.get_watermark_offsets(TopicPartition(PROGRESS, partition), READ_S)
+    finally:
+        consumer.close()
+    consumer = _consumer(cluster, "read_committed")
+    try:
+        step = STEP
+        while start > low:
+            end, start, step = start, max(low, start - step), step * 2
+            found = _last_between(consumer, key, TopicPartition(PROGRESS, partition, start), end, waits)
+            if found is not None:
+                return found
+        return None
+    finally:
+        consumer.close()
+
+
+def _consumer(cluster: Cluster, isolation_level: str) -> Consumer:
+    return Consumer(
+        cluster.options(
+            group_id=f"{cluster.name}-markers",
+            isolation_level=isolation_level,
+            enable_auto_commit=False,
+            fetch_wait_max_ms=10,
+            enable_partition_eof=True,
+        ),
+        logger=quiet_logger(),
+    )
+
+
+def _last_between(consumer: Consumer, key: str, start: TopicPartition, end: int, waits: bool) -> Marker | None:
+    """The last marker of a key in a range of offsets, after the open transactions in it have ended.
+
+    Without `waits`, the last marker before the first open transaction. Aborted ones are never visible.
+    """
+    consumer.assign([start])
+    found = None
+    while True:
+        record = consumer.poll(READ_S)
+        if record is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer while reading tidings.progress"))
+        error = record.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        if (record.offset() or 0) >= end or (error is not None and not waits):
+            return found
+        if error is None and record.key() == key.encode():
+            found = _decode(record.value() or b"")
+
 
 Header = tuple[str, str | bytes | None]
 
@@ -36,6 +124,8 @@ OURS = frozenset({ID, OCCURRENCE, DUE_AT, ATTEMPT[0], FINAL[0], ORIGIN})
 # On rejection topics, which only Tidings writes, a refused request keeps its id so that it can be sent again.
 REFUSED = "tidings.rejections."
 _OF_THE_REFUSAL = OURS - {ID}
+_OURS = b"tidings"  # in every name of `OURS`, and in `DUE_SECONDS`
+_unpack = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]).decode
 
 TRANSACTION_MS = 10_000
 INIT_S = 30.0
@@ -53,43 +143,44 @@ class RecordBuilder:
 
     def __init__(self) -> None:
         self._due = -1
-        self._due_header: Header = (DUE_AT, b"")
+        self._due_header: Header = (DUE_AT, "")
 
     def record(self, outgoing: Outgoing) -> tuple[bytes | None, bytes | None, list[Header]]:
-        """The key, value and headers of a released record."""
-        message = unpack(outgoing.message)
-        if DUE_SECONDS in outgoing.message:
-            message = _timed(message, outgoing.due)
-        if outgoing.due != self._due:
-            self._due, self._due_header = outgoing.due, (DUE_AT, format_instant(outgoing.due).encode())
-        refused = outgoing.topic.startswith(REFUSED)
-        ours = _OF_THE_REFUSAL if refused else OURS
-        headers: list[Header] = [
-            *(header for header in message.headers if header[0] not in ours),
-            *(() if refused else ((ID, outgoing.id.encode()),)),
-            (OCCURRENCE, outgoing.occurrence.encode()),
-            self._due_header,
-            ATTEMPT,
-        ]
-        if outgoing.final and outgoing.number > 1:
+        """The key, value and headers of a released record, built straight from the packed message.
+
+        It runs once for every release: the client encodes texts faster than we do, and headers of ours are looked for
+        one by one only in a message that contains their prefix.
+        """
+        message, due, name = outgoing.message, outgoing.due, outgoing.id
+        key, value, stored = _unpack(message)
+        headers: list[Header] = [*(_cleaned(stored, outgoing) if _OURS in message else stored)]
+        if due != self._due:
+            self._due, self._due_header = due, (DUE_AT, format_instant(due))
+        if not outgoing.topic.startswith(REFUSED):
+            headers.append((ID, name))
+        number = outgoing.number
+        headers += (OCCURRENCE, f"{name}/{outgoing.generation}/{number}"), self._due_header, ATTEMPT
+        if number > 1 and outgoing.final:
             headers.append(FINAL)
-        return message.key, message.value, headers
+        return key, value, headers
 
 
-def _timed(message: StoredMessage, due: int) -> StoredMessage:
-    """Put the due time into headers that ask for it."""
-    seconds = str(due // SECOND_US).encode()
-    headers = [(name, seconds if value == DUE_SECONDS else value) for name, value in message.headers]
-    return StoredMessage(message.key, message.value, tuple(headers))
+def _cleaned(headers: Iterable[tuple[str, bytes | None]], outgoing: Outgoing) -> Iterator[tuple[str, bytes | None]]:
+    """Put the due time into headers that ask for it, and leave out headers with our names."""
+    seconds = str(outgoing.due // SECOND_US).encode()
+    ours = _OF_THE_REFUSAL if outgoing.topic.startswith(REFUSED) else OURS
+    return ((name, seconds if value == DUE_SECONDS else value) for name, value in headers if name not in ours)
 
 
 class Refusals:
     """What Kafka refused: topics, and single records by their offset in the outbox, each with the reason.
 
-    `transient` has the topics that timed out: they may accept the same records later.
+    `transient` has the topics that timed out: they may accept the same records later. `are_known` is False if some
+    record was refused, and only sending the batch again tells which.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_known: bool = True) -> None:
+        self.are_known = are_known
         self.topics: dict[str, str] = {}
         self.transient: set[str] = set()
         self.records: dict[int, str] = {}
@@ -120,6 +211,8 @@ class TransactionalProducer:
     """A transactional producer for the outbox of one lane. It blocks: use it on a thread of its own.
 
     `one_by_one`: each record is a request of its own, so that a refusal concerns that record only.
+    `reports`: the client reports each refused record. Without it, a batch with a refused record fails as a whole, and
+    is sent again with reports; this saves the client a callback and the interpreter lock for every record.
     `predecessors`: stores that were moved into this one, each with the offset up to which all of it is on Kafka.
     """
 
@@ -132,12 +225,14 @@ class TransactionalProducer:
         name: str = "0",
         *,
         one_by_one: bool = False,
+        reports: bool = True,
         predecessors: Mapping[str, int] = NO_PREDECESSORS,
     ) -> None:
         self._cluster = cluster
         self.store = store
         self.key = f"{cluster.name}/{name}"
         self._one_by_one = one_by_one
+        self._always_reports = self._reports = one_by_one or reports or not self.has_markers
         self._predecessors = predecessors
         self._partition = 0
         self._refusals = Refusals()
@@ -211,9 +306,10 @@ class TransactionalProducer:
         self.check()
         self._topics.ensure(_topics_of(records, instead))
         self._refusals = Refusals()
+        has_reports, self._reports = self._reports, True  # until it is known that this batch has none
         try:
             producer.begin_transaction()
-            self._produce(producer, self._built(records, instead))
+            self._produce(producer, self._built(records, instead), has_reports)
             crash.point("kafka.produced")
             self._flush(producer)
             if self._refusals:
@@ -225,9 +321,11 @@ class TransactionalProducer:
             producer.poll(0)
         except (KafkaException, SystemError) as error:
             self._topics.forget()
-            raise ProducerFailed(str(error.__cause__ or error), self._refusals) from None
+            refusals = self._refusals if has_reports else Refusals(are_known=not _is_refused(error))
+            raise ProducerFailed(str(error.__cause__ or error), refusals) from None
         if self._watch.lost:
             raise ProducerFailed(self._watch.lost)
+        self._reports = self._always_reports
         return self._refusals
 
     def close(self) -> None:
@@ -278,12 +376,14 @@ class TransactionalProducer:
                 for each in instead[record.offset]:
                     yield record.offset, each
 
-    def _produce(self, producer: Producer, batch: Iterator[tuple[int, ProducerRecord]]) -> None:
+    def _produce(self, producer: Producer, batch: Iterator[tuple[int, ProducerRecord]], has_reports: bool) -> None:
+        produce, on_delivery = producer.produce, self._batch_delivered if has_reports else None
         for offset, (topic, partition, key, value, headers) in batch:
-            on_delivery = partial(self._delivered, offset) if self._one_by_one else self._batch_delivered
+            if self._one_by_one:
+                on_delivery = partial(self._delivered, offset)
             while True:
                 try:
-                    producer.produce(topic, value, key, partition, headers=headers, on_delivery=on_delivery)
+                    produce(topic, value, key, partition, on_delivery, headers=headers)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -334,6 +434,12 @@ class TransactionalProducer:
         return options | {"batch.num.messages": 1} if self._one_by_one else options
 
 
+def _is_refused(error: BaseException) -> bool:
+    """Whether a transaction failed because the broker or the client refused a record of it."""
+    known = error.args[0] if error.args else None
+    return isinstance(known, KafkaError) and known.code() in ABOUT_THE_TOPIC | {KafkaError._INCONSISTENT}
+
+
 def _topics_of(records: Sequence[Outgoing], instead: Mapping[int, Sequence[ProducerRecord]] | None) -> set[str]:
     if instead is None:
         return {record.topic for record in records}
@@ -379,7 +485,7 @@ class IdempotentProducer(TransactionalProducer):
         self._topics.ensure(_topics_of(records, instead))
         self._refusals, self._failed = Refusals(), []
         try:
-            self._produce(producer, self._built(records, instead))
+            self._produce(producer, self._built(records, instead), has_reports=True)
             crash.point("kafka.produced")
             self._flush(producer)
         except (KafkaException, SystemError) as error:

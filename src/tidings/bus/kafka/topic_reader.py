@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import AdminClient
 
-from tidings.bus.kafka.client import Cluster, quiet_logger
+from tidings.bus.kafka.topics import Cluster, quiet_logger
 from tidings.bus.log_reader import LATEST, encode, positions_of
 from tidings.clock import Clock
 from tidings.domain.errors import BusError, Invalid

@@ -36,7 +36,7 @@ ShowRows = Callable[[Rows, bool], None]
 class Hooks(Protocol):
     """What the command line uses of the node; `tidings.__main__` provides it."""
 
-    def run_node(self, config: "Config") -> int:
+    def run_node(self, config: "Config", member: str | None) -> int:
         """Serve until a signal stops it; returns the exit code."""
         ...
 
@@ -56,7 +56,7 @@ class Hooks(Protocol):
         """Revoke a key; False if there is none of that name."""
         ...
 
-    def migrate_store(self, place: "StoreUrl", check: bool, on_step: "Callable[[StepDone], None]") -> "Plan":
+    def migrate_store(self, store: "StoreUrl", check: bool, on_step: "Callable[[StepDone], None]") -> "Plan":
         """Migrate a store to the current layout; with `check`, only return what would be done."""
         ...
 
@@ -261,7 +261,8 @@ def show_outcome(document: dict[str, Any], where: str, arguments: Arguments, scr
     if note:
         screen.note(f"note: {shown(note)}")
     if (number := document.get("in_flight")) is not None:
-        screen.note(f"note: occurrence {number} is on its way to Kafka already, and will appear")
+        which = f"occurrence {number}" if number > 0 else "a record that was fired"
+        screen.note(f"note: {which} is on its way to Kafka already, and will appear")
     return Exit.DONE
 
 

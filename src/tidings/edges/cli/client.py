@@ -56,10 +56,11 @@ class Client:
         *,
         query: Mapping[str, object] | None = None,
         body: object = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Any:
         """Send one request and return the document of the answer; raises `Failure` for a problem."""
-        headers = {"Content-Type": JSON} if body is not None else {}
+        headers = {**(headers or {}), **({"Content-Type": JSON} if body is not None else {})}
         payload = None if body is None else json.dumps(body).encode()
         with self.request(method, path, query=query, headers=headers, payload=payload, timeout_s=timeout_s) as answer:
             return decode(answer.read())
@@ -143,7 +144,7 @@ def reason_of(document: dict[str, Any]) -> str | None:
     if "outcome" not in document or "errors" in document:
         return None
     name, outcome = program(), str(document["outcome"])
-    steps = NextSteps(f"`{name} replace` it", f"`{name} replace --reuse` it", f"`{name} explain` shows")
+    steps = NextSteps(f"replace it (`{name} replace`)", f"run `{name} replace --reuse`", f"`{name} explain` shows")
     reason = document.get("reason") or (document.get("detail") if outcome != "in_flight" else None)
     return advice(outcome, document.get("state"), reason, steps)
 
@@ -164,12 +165,21 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
-def _in_commands(detail: str, path: str) -> str:
+def in_commands(detail: str, path: str) -> str:
     """The detail of a problem about notifications, with commands in place of the HTTP calls that it names."""
+    if not path.startswith(NOTIFICATION_PATHS):
+        return detail
     noun = path.split("/")[2]
     listed = _LISTS.sub(lambda found: f"`{program()} {found[1]} list` shows them", detail)
     shown = "get" if noun in {"users", "templates"} else "show"
-    return listed.replace("GET it", f"`{program()} {noun} {shown}` it")
+    command = f"{program()} {noun}"
+    for call, instead in (
+        ("GET it", f"run `{command} {shown}`"),
+        ("PUT it with ?reuse=true", f"run `{command} replace --reuse`"),
+        ("replace it (PUT)", f"replace it (`{command} replace`)"),
+    ):
+        listed = listed.replace(call, instead)
+    return listed
 
 
 def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> str:
@@ -177,7 +187,7 @@ def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> st
     if not isinstance(document, dict):
         return f"the server answered {response.status} {response.reason}"
     detail = str(document.get("detail") or document.get("title") or response.reason)
-    text = (_in_commands(detail, path) if path.startswith(NOTIFICATION_PATHS) else reason_of(document)) or detail
+    text = (in_commands(detail, path) if path.startswith(NOTIFICATION_PATHS) else reason_of(document)) or detail
     if response.status == 401:
         text = text.removesuffix(f": {SEND_KEY}")
         text += f": give one with --api-key or TIDINGS_KEY; `{program()} keys create` creates one"

@@ -51,7 +51,7 @@ def code_of_outcome(outcome: str) -> Exit:
     match outcome:
         case "unknown":
             return Exit.NOT_FOUND
-        case "in_flight" | "already_released" | "cancelled":
+        case "in_flight" | "already_released" | "cancelled" | "conflict":
             return Exit.CONFLICT
         case "rejected":
             return Exit.FAILED

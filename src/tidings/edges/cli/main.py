@@ -19,6 +19,7 @@ COMMANDS = {
     "schedule": ("schedule.configure", "schedule a message, or a file of messages"),
     "publish": ("schedule.configure", "publish a message to a topic now"),
     "replace": ("schedule.configure", "replace a schedule"),
+    "change": ("schedule.configure", "change single fields of a schedule"),
     "show": ("schedules.configure", "show a schedule"),
     "explain": ("schedules.configure", "show what happened to a schedule, and when"),
     "list": ("schedules.configure", "list schedules"),
@@ -29,7 +30,7 @@ COMMANDS = {
     "notify": ("notify.configure", "send a notification, now or at a local time"),
     "notifications": (
         "notify.configure_notifications",
-        "show notifications and what happened to them: list, show, explain, cancel",
+        "list, explain, change, pause and cancel notifications",
     ),
     "deliveries": ("deliveries.configure", "show what was sent, by which provider and how late: list, show, retry"),
     "inbox": ("users.configure_inbox", "show the in-app notifications of a user"),
@@ -62,6 +63,8 @@ COMMANDS = {
 _TIMES = ("from", "to", "after", "since", "until", "at", "expires-after", "dedupe-window")
 _DURATIONS = ("jitter", "late-grace", "late-max")
 _SIGNED = frozenset(f"--{name}" for name in (*_TIMES, *_DURATIONS))
+_SERVER_OPTIONS = frozenset({"--url", "--api-key", "--tenant"})
+_API_KEY_MISNAMED = "--key"
 _BEFORE_NOW = re.compile(r"-P?T?[0-9]")
 
 
@@ -90,12 +93,32 @@ def main(argv: Sequence[str], hooks: Hooks) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of a command; raises `Failure` for wrong usage."""
+    argv = _command_first(argv)
     arguments, unknown = build_parser(argv).parse_known_args(list(_joined(argv)))
     if unknown:
         command = getattr(arguments, "verb", f"{program()} {arguments.command}")
         text = f"unrecognized arguments: {' '.join(unknown)}\nsee `{command} --help`"
         raise Failure(Exit.USAGE, text)
     return arguments
+
+
+def _command_first(argv: Sequence[str]) -> list[str]:
+    """The arguments, with the options of the server that precede the command moved behind all others."""
+    words, moved = list(argv), list[str]()
+    while words and (name := words[0].partition("=")[0]) in {*_SERVER_OPTIONS, _API_KEY_MISNAMED, "--json"}:
+        if name == _API_KEY_MISNAMED:
+            raise Failure(Exit.USAGE, "--key is the key of a record, behind the command: an API key is --api-key KEY")
+        has_value_behind = name in _SERVER_OPTIONS and "=" not in words[0]
+        if has_value_behind and len(words) == 1:
+            raise Failure(Exit.USAGE, f"{name} needs a value\nsee `{program()} --help`")
+        count = 2 if has_value_behind else 1
+        moved += words[:count]
+        del words[:count]
+    if words and words[0].startswith("--") and words[0] not in {"--", "--help", "--version"}:
+        name = words[0].partition("=")[0]
+        raise Failure(Exit.USAGE, f"{name} goes behind the command: `{program()} COMMAND ... {name}`")
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *moved, *words[end:]]
 
 
 def _joined(argv: Sequence[str]) -> Iterator[str]:

@@ -129,30 +129,30 @@ class Table:
         last = self.widths[-1]
         return self._total if self._has_times(-1) else self._total - last + min(last, TEXT_CHARS)
 
-    def _has_times(self, place: int) -> bool:
-        return any(_TIME_TEXT.fullmatch(row[place]) for row in self.rows)
+    def _has_times(self, index: int) -> bool:
+        return any(_TIME_TEXT.fullmatch(row[index]) for row in self.rows)
 
     def _drop(self, heads: Sequence[str]) -> None:
-        kept = [place for place, head in enumerate(self.heads) if head not in heads]
-        self.heads = [self.heads[place] for place in kept]
-        self.rows = [[row[place] for place in kept] for row in self.rows]
+        kept = [index for index, head in enumerate(self.heads) if head not in heads]
+        self.heads = [self.heads[index] for index in kept]
+        self.rows = [[row[index] for index in kept] for row in self.rows]
 
     def _shorten(self, width: int, chars_min: int) -> None:
         """Cut the widest columns to one width, so that narrow ones stay complete. Times are not cut."""
         widths = self.widths
         least = [
-            size if self._has_times(place) else min(size, max(chars_min, len(self.heads[place])))
-            for place, size in enumerate(widths)
+            size if self._has_times(index) else min(size, max(chars_min, len(self.heads[index])))
+            for index, size in enumerate(widths)
         ]
         while sum(widths) + GAP * (len(widths) - 1) > width:
             room = [size - low for size, low in zip(widths, least, strict=True)]
             if not any(room):
                 break
-            widest = max((place for place, left in enumerate(room) if left), key=lambda place: widths[place])
+            widest = max((index for index, left in enumerate(room) if left), key=lambda index: widths[index])
             widths[widest] -= 1
         last = len(widths) - 1
         self.rows = [
-            [_cut(cell, widths[place], in_middle=place != last) for place, cell in enumerate(row)] for row in self.rows
+            [_cut(cell, widths[index], in_middle=index != last) for index, cell in enumerate(row)] for row in self.rows
         ]
 
 

@@ -22,7 +22,7 @@ from tidings.edges.http.openapi.describe import describe
 from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
 from tidings.edges.http.routes import Answer, Call, Edge, Handler, Reply, json_answer
 from tidings.ports import ApiKey
-from tidings.shapes.admin import NewCalendar, NewKey
+from tidings.shapes.admin import Moved, NewCalendar, NewKey
 from tidings.wires.answers import Document, calendar_document, encode, moved_document
 
 BODY_BYTES_MAX = TEXT_CHARS_MAX + 64 * 1024
@@ -118,7 +118,7 @@ class Zones:
         document: Document = {"version": timezone.VERSION, "changed": list(report.zones), "moved": report.moved}
         return json_answer(document | {"movements": await self._moved_since(call.caller.tenant, started, report.moved)})
 
-    async def _moved_since(self, tenant: str, started: int, count: int) -> list[Document]:
+    async def _moved_since(self, tenant: str, started: int, count: int) -> list[Moved]:
         """The schedules of a tenant that moved since a moment, the latest first, each with its time zone."""
         if not count:
             return []
@@ -238,6 +238,7 @@ def _node(node: Node, fleet: Fleet) -> Document:
         "name": report.name,
         "state": "alive" if node.is_alive else "gone",
         "roles": list(report.roles),
+        "channels": list(report.channels) if "deliver" in report.roles else [],
         "url": report.url or None,
         "version": report.version,
         "since": format_instant(node.since),
@@ -282,7 +283,7 @@ class Health:
     async def _notices(self) -> list[str]:
         """Problems that an operator must fix, although this process works."""
         try:
-            return await self._edge.office.notices()
+            return await self._edge.services.notices()
         except StoreError:
             return []  # they are shown again once the store answers
 

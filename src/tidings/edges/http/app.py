@@ -1,13 +1,12 @@
-"""The ASGI application: every path with its handlers, the busiest one first."""
+"""The ASGI application: every path with its handlers."""
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from tidings.config.settings import Server
-from tidings.delivery.office import Office
+from tidings.delivery.services import NotificationServices
 from tidings.domain.errors import TidingsError
 from tidings.edges.http.admin import ApiKeys, Calendars, Docs, Health, Nodes, Zones
 from tidings.edges.http.auth import KeyRing
@@ -17,7 +16,7 @@ from tidings.edges.http.notifications.suppressions import Suppressions, Unsubscr
 from tidings.edges.http.notifications.templates import Templates
 from tidings.edges.http.notifications.users import Inboxes, Users
 from tidings.edges.http.problems import Refusal
-from tidings.edges.http.routes import Edge, Metrics, Resource, UnknownVerb, VerbRoute, problem_answer
+from tidings.edges.http.routes import App, Edge, Metrics, Resource, UnknownVerb, VerbRoute, problem_answer
 from tidings.edges.http.schedules import Previews, Schedules
 from tidings.edges.http.topics import Groups, Topics
 from tidings.engine import Engine
@@ -30,32 +29,6 @@ SEARCH_AGAIN_US = 2_000_000
 SEARCH_S_MAX = 1.0
 
 
-class App:
-    """The HTTP edge of one engine, as an ASGI application."""
-
-    def __init__(self, edge: Edge, *, has_api: bool = True) -> None:
-        self.edge = edge
-        self._schedules: Resource | None = None
-        self.routes = _monitoring(edge)
-        if has_api:
-            self._schedules, self.routes = _resources(edge)
-        self._router = Router(self.routes, redirect_slashes=False, default=_not_found if has_api else WithoutApi(edge))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._router(scope, receive, send)
-        elif scope["path"] == SCHEDULES and self._schedules is not None:
-            await self._schedules.handle(scope, receive, send)
-        else:
-            raw = scope.get("raw_path")
-            path = scope["path"] if raw is None else raw.decode("latin-1")
-            await self._router({**scope, "path": path}, receive, send)
-
-    def stop(self) -> None:
-        """End the streams and long polls that are open; new requests are still answered."""
-        self.edge.stopping.set()
-
-
 def create_app(
     engine: Engine,
     *,
@@ -63,32 +36,33 @@ def create_app(
     metrics: Metrics | None = None,
     version: str,
     kafka: "KafkaTopicReader | None" = None,
-    office: Office | None = None,
+    services: NotificationServices | None = None,
     has_api: bool = True,
     server: Server | None = None,
 ) -> App:
     """The application for an engine. Without a key ring only clients on this machine are served.
 
-    Without `has_api` only the monitoring paths are. Without an office, one without providers is created.
+    Without `has_api` only the monitoring paths are. Without an services, one without providers is created.
     """
-    office = office or Office(engine.store.documents, engine, engine.clock)
+    services = services or NotificationServices(engine.store.tables, engine, engine.clock)
     edge = Edge(
         engine=engine,
         keys=keys,
         metrics=metrics,
         version=version,
-        office=office,
+        services=services,
         kafka=kafka,
         server=server or Server(),
     )
-    return App(edge, has_api=has_api)
+    if not has_api:
+        return App(edge, _monitoring(edge), default=WithoutApi(edge))
+    return App(edge, _resources(edge), default=_not_found)
 
 
-def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
-    """The busiest resource, and all of them in the order in which they are tried."""
+def _resources(edge: Edge) -> list[Resource]:
+    """All resources in the order in which they are tried."""
     schedules = Schedules(edge)
-    busiest = Resource(edge, SCHEDULES, {"GET": schedules.index, "POST": schedules.add})
-    resources = [busiest]
+    resources = [Resource(edge, SCHEDULES, {"GET": schedules.index, "POST": schedules.add})]
     groups = (Topics(edge), Groups(edge), Previews(edge), Calendars(edge), Zones(edge), ApiKeys(edge), Nodes(edge))
     for group in groups:
         resources += [Resource(edge, path, methods) for path, methods in group.methods().items()]
@@ -98,7 +72,7 @@ def _resources(edge: Edge) -> tuple[Resource, list[Resource]]:
     resources += _notification_resources(edge)
     for page in (Health(edge), Docs(edge), Receipts(edge), UnsubscribePages(edge)):
         resources += [Resource(edge, path, methods, guarded=False) for path, methods in page.methods().items()]
-    return busiest, resources
+    return resources
 
 
 def _notification_resources(edge: Edge) -> list[Resource]:

@@ -14,7 +14,7 @@ from tidings.domain.schedules import iso8601
 from tidings.domain.schedules.when import SECOND_US, advance
 from tidings.edges.http.problems import Refusal
 from tidings.ports import IdempotencyKey
-from tidings.wires.document import refusal, refused_words, shorten
+from tidings.shapes.refusal import EMPTY_BODY, refusals, refused_words, shorten
 
 SMALL_BODY_BYTES_MAX = 64 * 1024
 QUERY_BYTES_MAX = 8 * 1024
@@ -34,11 +34,6 @@ class Disconnected(Exception):
 
 
 # Headers
-
-
-def headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """The headers by lower-case name; of a repeated one, the last."""
-    return dict(scope["headers"])
 
 
 def body_kind(headers: Mapping[bytes, bytes]) -> Literal["json", "ndjson"]:
@@ -78,8 +73,8 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str | None:
     return key
 
 
-def receipt_for(tenant: str, key: str | None, *parts: bytes) -> IdempotencyKey | None:
-    """The receipt for a request with an idempotency key; its digest identifies the request."""
+def idempotency_for(tenant: str, key: str | None, *parts: bytes) -> IdempotencyKey | None:
+    """The idempotency key of a request, with the digest that identifies the request; None if it has no key."""
     if key is None:
         return None
     digest = blake2b(digest_size=DIGEST_BYTES)
@@ -120,6 +115,12 @@ async def read_body(
     return body
 
 
+async def refuse_body(headers: Mapping[bytes, bytes], receive: Receive, instead: str = "leave it out") -> None:
+    """Refuse a body where none is used: what it says would be ignored. An empty object says nothing."""
+    if (await read_body(headers, receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
+        raise Invalid("body", f"must be empty here: {instead}")
+
+
 async def _read_on(message: Any, receive: Receive, bytes_max: int) -> bytes:
     parts, size = [], 0
     while message["type"] == "http.request":
@@ -149,11 +150,13 @@ def too_large(bytes_max: int, instead: str = "send less") -> Refusal:
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes, shape: type[msgspec.Struct]) -> T:
-    """A small JSON object of this shape; an empty body is an empty object."""
+    """A JSON object of this shape; an empty body is refused, because it is more often a mistake than an object."""
+    if not body.strip():
+        raise Invalid("body", EMPTY_BODY)
     try:
-        return decoder.decode(body or b"{}")
+        return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error, shape) from None
+        raise refusals(error, shape, decoder.decode, body) from None
 
 
 # Path and query
@@ -183,8 +186,8 @@ def query_of(scope: Scope, *allowed: str) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, value in pairs:
         if name not in allowed:
-            known = f"use {', '.join(allowed)}" if allowed else "there are none here, leave it out"
-            raise Invalid(shorten(name), f"is not a parameter here: {known}")
+            known = f"use {', '.join(allowed)}" if allowed else "this call takes none, leave it out"
+            raise Invalid(shorten(name), f"is not a parameter of this call: {known}")
         if name in query:
             raise Invalid(name, "is given twice: give it once")
         check_storable(value, name)

@@ -1,22 +1,25 @@
 """Bodies of NDJSON: lines in batches as they arrive, each batch committed and answered while the next one is read."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from starlette.types import Message, Send
 
 from tidings.domain.errors import Invalid
-from tidings.domain.schedules.command import Add, Outcome
-from tidings.edges.http.inputs import JSON_TYPE, NDJSON_TYPE, Disconnected, idempotency_key, receipt_for
+from tidings.domain.schedules.command import CommandBatch, Outcome
+from tidings.edges.http.inputs import JSON_TYPE, NDJSON_TYPE, Disconnected, idempotency_for, idempotency_key
 from tidings.edges.http.problems import problem_document, refusal_of
 from tidings.edges.http.readers import BufferedAnswers
 from tidings.edges.http.routes import Call, Edge, problem_answer
 from tidings.ports import IdempotencyKey
 from tidings.wires.answers import Document, encode, encode_lines, outcome_document, rejected_document
 from tidings.wires.document import id_of
+
+T = TypeVar("T")
 
 BATCH_LINES = 1000
 LINGER_S = 0.002  # how long a batch that is not full waits for more lines
@@ -156,7 +159,7 @@ class AdmittedBatch:
 
     def __init__(self, last_line: int) -> None:
         self.last_line = last_line
-        self.commands: list[Add] = []
+        self.commands = CommandBatch()
         self.lines: list[int] = []
         self.refused: dict[int, Document] = {}
 
@@ -167,11 +170,11 @@ class AdmittedBatch:
     def documents(self, outcomes: list[Outcome]) -> list[object]:
         """One answer for each line that is not blank, in order."""
         documents: list[object] = [*map(outcome_document, outcomes, self.lines)]
-        for place, outcome in enumerate(outcomes):
-            if outcome.field is not None and (invalid := outcome.invalid()) is not None:
-                documents[place] = rejected_document(invalid, self.lines[place], outcome.id or None)
-        for place, document in self.refused.items():  # in ascending order
-            documents.insert(place, document)
+        for index, outcome in enumerate(outcomes):
+            if outcome.field is not None:
+                documents[index] = rejected_document(outcome.invalid(), self.lines[index], outcome.id or None)
+        for index, document in self.refused.items():  # in ascending order
+            documents.insert(index, document)
         return documents
 
 
@@ -243,25 +246,18 @@ class AnswerBuffer:
         return body
 
 
-class OutcomeStream:
-    """The answer to many schedules: while one batch is committed, the next one is read and admitted."""
+class LineStream(ABC, Generic[T]):
+    """The answer to many lines: while one batch is committed, the next one is read and admitted."""
 
     def __init__(
-        self,
-        edge: Edge,
-        call: Call,
-        topic: str | None,
-        batches: AsyncGenerator[Batch, None],
-        *,
-        as_lines: bool,
+        self, edge: Edge, call: Call, batches: AsyncGenerator[Batch, None] | None = None, *, as_lines: bool = True
     ) -> None:
         self._edge = edge
         self._tenant = call.caller.tenant
         self._path = call.scope["path"].encode()
-        self._topic = topic
-        self._batches = batches
-        self._as_lines = as_lines
         self._key = idempotency_key(call.headers)
+        self._batches = batches or BodyLines(edge, call, keyed=self._key is not None).batches()
+        self._as_lines = as_lines
         self._answered = 0
         self._started = False
 
@@ -293,48 +289,28 @@ class OutcomeStream:
         committing: asyncio.Task[None] | None = None
         index = 0
         async for batch in self._batches:
-            admitted = await self._admit(batch)
-            if committing is not None:
-                await committing
-            committing = tasks.create_task(self._commit(admitted, self._receipt(batch, index), buffer))
+            try:
+                admitted = await self._admit(batch)
+            finally:
+                if committing is not None:
+                    await committing
+            committing = tasks.create_task(self._commit(admitted, self._idempotency(batch, index), buffer))
             index += 1
 
-    async def _admit(self, batch: Batch) -> AdmittedBatch:
-        admitted = AdmittedBatch(batch.first + len(batch.lines) - 1)
-        for start in range(0, len(batch.lines), TURN_LINES):
-            if start:
-                await asyncio.sleep(0)
-            self._admit_some(admitted, batch.first + start, batch.lines[start : start + TURN_LINES])
-        return admitted
+    @abstractmethod
+    async def _admit(self, batch: Batch) -> T:
+        """Decode and check the lines of a batch."""
 
-    def _admit_some(self, admitted: AdmittedBatch, first: int, lines: list[bytes | None]) -> None:
-        tenant, topic, command = self._tenant, self._topic, self._edge.command
-        now = self._edge.engine.clock.now()
-        for number, line in enumerate(lines, first):
-            if not line or line.isspace():
-                if line is None:
-                    admitted.refuse(self._too_long, number, None)
-                continue  # blank lines are skipped, but numbered
-            try:
-                admitted.commands.append(command(tenant, line, topic, now))
-                admitted.lines.append(number)
-            except Invalid as invalid:
-                admitted.refuse(invalid, number, id_of(line))
+    @abstractmethod
+    async def _commit(self, admitted: T, idempotency: IdempotencyKey | None, buffer: AnswerBuffer) -> None:
+        """Commit a batch, and answer its lines."""
 
-    async def _commit(self, admitted: AdmittedBatch, receipt: IdempotencyKey | None, buffer: AnswerBuffer) -> None:
-        outcomes: list[Outcome] = []
-        if admitted.commands:
-            outcomes = await self._edge.engine.submit(admitted.commands, receipt)
-        if documents := admitted.documents(outcomes):
-            await self._put(buffer, documents)
-        self._answered = admitted.last_line
-
-    def _receipt(self, batch: Batch, index: int) -> IdempotencyKey | None:
-        """The idempotency receipt of a batch: each has its own, derived from the key of the request."""
+    def _idempotency(self, batch: Batch, index: int) -> IdempotencyKey | None:
+        """The idempotency key of a batch, derived from the key of the request: each batch has its own."""
         if self._key is None:
             return None
         lines = (b"\0" if line is None else line for line in batch.lines)
-        return receipt_for(self._tenant, f"{self._key}\n{index}", self._path, *lines)
+        return idempotency_for(self._tenant, f"{self._key}\n{index}", self._path, *lines)
 
     def _problem(self, error: Exception) -> Document:
         """The last line of an answer that could not be completed."""
@@ -366,3 +342,49 @@ class OutcomeStream:
     def _too_long(self) -> Invalid:
         bytes_max = self._edge.engine.settings.limits.line_bytes_max
         return Invalid("line", f"is longer than {bytes_max} bytes: send less in one line")
+
+
+class OutcomeStream(LineStream[AdmittedBatch]):
+    """The answer to many schedules, or messages for a topic."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        call: Call,
+        topic: str | None,
+        batches: AsyncGenerator[Batch, None] | None = None,
+        *,
+        as_lines: bool = True,
+    ) -> None:
+        super().__init__(edge, call, batches, as_lines=as_lines)
+        self._topic = topic
+
+    async def _admit(self, batch: Batch) -> AdmittedBatch:
+        admitted = AdmittedBatch(batch.first + len(batch.lines) - 1)
+        for start in range(0, len(batch.lines), TURN_LINES):
+            if start:
+                await asyncio.sleep(0)
+            self._admit_some(admitted, batch.first + start, batch.lines[start : start + TURN_LINES])
+        return admitted
+
+    def _admit_some(self, admitted: AdmittedBatch, first: int, lines: list[bytes | None]) -> None:
+        tenant, topic, add = self._tenant, self._topic, self._edge.add
+        now = self._edge.engine.clock.now()
+        for number, line in enumerate(lines, first):
+            if not line or line.isspace():
+                if line is None:
+                    admitted.refuse(self._too_long, number, None)
+                continue  # blank lines are skipped, but numbered
+            try:
+                add(admitted.commands, tenant, line, topic, now)
+                admitted.lines.append(number)
+            except Invalid as invalid:
+                admitted.refuse(invalid, number, id_of(line))
+
+    async def _commit(self, admitted: AdmittedBatch, idempotency: IdempotencyKey | None, buffer: AnswerBuffer) -> None:
+        outcomes: list[Outcome] = []
+        if admitted.commands:
+            outcomes = await self._edge.engine.submit(admitted.commands, idempotency)
+        if documents := admitted.documents(outcomes):
+            await self._put(buffer, documents)
+        self._answered = admitted.last_line

@@ -59,7 +59,6 @@ class Connection(Protocol):
     """The connection of a request, for the sender of a long answer. `last_words` are sent before a disconnect."""
 
     last_words: bytes | None
-    caller: Caller | None
 
     @property
     def is_full(self) -> bool:
@@ -79,14 +78,13 @@ class _Unbuffered:
     """The connection of a server other than ours, which has its own flow control."""
 
     last_words: bytes | None = None
-    caller: Caller | None = None
     is_full = False
 
     async def drained(self) -> None:
-        """Nothing is known about its buffer."""
+        """Return at once: the state of its buffer is not known."""
 
     def abort(self) -> None:
-        """It ends by itself."""
+        """Nothing to do: it ends by itself."""
 
 
 def connection_of(scope: Scope) -> Connection:

@@ -1,4 +1,4 @@
-"""Routes: what handlers share, a request as they see it, their answers, and the matching of paths and methods."""
+"""Routes: the way of a request to its handler and back, what handlers share, and their answers."""
 
 import asyncio
 import re
@@ -6,25 +6,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+import msgspec
+from starlette.routing import BaseRoute, Match, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidings.config.settings import Server
-from tidings.delivery.office import Office
+from tidings.delivery.services import NotificationServices
 from tidings.domain.errors import Invalid, StoreError
 from tidings.domain.facts import Refused
-from tidings.domain.schedules.command import Add
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.command import CommandBatch
 from tidings.edges.http.auth import Caller, KeyRing, acting_for, authenticate
-from tidings.edges.http.inputs import Disconnected, headers_of, path_text
+from tidings.edges.http.inputs import Disconnected, path_text, refuse_body
 from tidings.edges.http.problems import PROBLEM_TYPE, Refusal, problem_document, refusal_of
-from tidings.edges.http.readers import BufferedAnswers, Readers, connection_of
+from tidings.edges.http.readers import BufferedAnswers, Readers
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
 from tidings.shapes.fields import names_of
 from tidings.shapes.schedule import NewSchedule
 from tidings.wires.answers import encode
-from tidings.wires.document import read
+from tidings.wires.document import decode_document, plain_of, request_of
 
 if TYPE_CHECKING:
     from tidings.bus.kafka.topic_reader import KafkaTopicReader
@@ -49,7 +49,7 @@ class Edge:
     keys: KeyRing | None
     metrics: Metrics | None
     version: str
-    office: Office
+    services: NotificationServices
     kafka: "KafkaTopicReader | None" = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     server: Server = field(default_factory=Server)
@@ -59,45 +59,41 @@ class Edge:
     def __post_init__(self) -> None:
         object.__setattr__(self, "readers", Readers(self.server))
 
-    def read(self, tenant: str, body: bytes, topic: str | None = None, schedule_id: str | None = None) -> Request:
-        """Read a request from a document; a refusal is published as a fact, like those of admission."""
+    def add(self, batch: CommandBatch, tenant: str, body: bytes, topic: str | None, now: int) -> None:
+        """Add the command for a document to a batch, plain ones as columns; a refusal is published as a fact."""
+        admission = self.engine.admission
         try:
-            return read(body, topic, schedule_id)
-        except Invalid as invalid:
-            self._publish_refusal(tenant, invalid)
-            raise
-
-    def admit(self, tenant: str, request: Request, *, new: bool = True) -> Add:
-        """The command for a request."""
-        return self.engine.admit(tenant, request, new=new)
-
-    def command(self, tenant: str, body: bytes, topic: str | None, now: int) -> Add:
-        """`read` and `admit` in one step, for one of many; `now` is read once for several of them."""
-        try:
-            request = read(body, topic)
+            document = decode_document(body)
+            plain = plain_of(document, topic, now)
+            if plain is not None and admission.admit_plain(batch, tenant, plain, now):
+                return
+            request = request_of(document, topic)
             if request.id is not None:
                 check_new_id(request.id)
-            return self.engine.admission.admit(tenant, request, now)
+            batch.append(admission.admit(tenant, request, now))
         except Invalid as invalid:
-            self._publish_refusal(tenant, invalid)
+            self.publish_refusal(tenant, invalid, now)
             raise
 
-    def _publish_refusal(self, tenant: str, invalid: Invalid) -> None:
+    def publish_refusal(self, tenant: str, invalid: Invalid, now: int) -> None:
+        """Publish the refusal of a schedule as a fact."""
         field_name = invalid.field if invalid.field in names_of(NewSchedule) else "body"
-        self.engine.publish(Refused(self.engine.clock.now(), tenant, field_name))
+        self.engine.publish(Refused(now, tenant, field_name))
 
 
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One request, as a handler sees it."""
 
-    __slots__ = ("caller", "headers", "parameters", "receive", "scope")
+    scope: Scope
+    receive: Receive
+    headers: dict[bytes, bytes]
+    caller: Caller
 
-    def __init__(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], caller: Caller) -> None:
-        self.scope = scope
-        self.receive = receive
-        self.headers = headers
-        self.caller = caller
-        self.parameters: dict[str, str] = scope.get("path_params", {})
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of the path, as they were sent."""
+        parameters: dict[str, str] = self.scope.get("path_params", {})
+        return parameters
 
     def text(self, name: str) -> str:
         """A parameter of the path, decoded."""
@@ -158,6 +154,10 @@ class Resource(BaseRoute):
         segment = r"(?P<\1>.+)" if slashes else r"(?P<\1>[^/]+)"
         self._pattern = re.compile(_PARAMETER.sub(segment, path))
 
+    def covers(self, path: str) -> bool:
+        """Whether the path is one of this resource."""
+        return self._pattern.fullmatch(path) is not None
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         found = self._pattern.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None:
@@ -178,20 +178,19 @@ class Resource(BaseRoute):
         await reply(send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
-        handler = self._handler(scope["method"])
-        headers = headers_of(scope)
+        method = scope["method"]
+        handler = self._handler(method)
+        headers: dict[bytes, bytes] = dict(scope["headers"])  # of a repeated one, the last
         caller = _ANONYMOUS
         if self._guarded:
-            self._check_store(scope["method"])
+            trouble = self._edge.engine.owner.trouble
+            if trouble is not None and method not in _READS:  # refused at once, before the key is looked up
+                raise StoreError(trouble)
             caller = acting_for(await authenticate(self._edge.keys, scope, headers), headers)
-            connection_of(scope).caller = caller
+            scope.setdefault("state", {})["caller"] = caller  # for the log, if the client has to be disconnected
+        if method == "DELETE":
+            await refuse_body(headers, receive)
         return await handler(Call(scope, receive, headers, caller))
-
-    def _check_store(self, method: str) -> None:
-        """Refuse changes at once while the store is known to be unavailable, before their key is looked up."""
-        trouble = None if method in _READS else self._edge.engine.owner.trouble()
-        if trouble is not None:
-            raise StoreError(trouble)
 
     def _handler(self, method: str) -> Handler:
         handler = self.methods.get("GET" if method == "HEAD" else method)
@@ -200,6 +199,39 @@ class Resource(BaseRoute):
             detail = f"{method} is not allowed here: use {' or '.join(allowed)}"
             raise Refusal("method_not_allowed", detail, headers={"allow": ", ".join(allowed)})
         return handler
+
+
+class App:
+    """The HTTP edge of one engine, as an ASGI application. Routes are tried in order.
+
+    A path without parameters is looked up, because the router would try every route before it.
+    """
+
+    def __init__(self, edge: Edge, routes: Sequence[Resource], *, default: ASGIApp) -> None:
+        self.edge = edge
+        self.routes = routes
+        self._fixed = {route.path: route for route in routes if _is_fixed(route, routes)}
+        self._router = Router(routes, redirect_slashes=False, default=default)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+        elif (fixed := self._fixed.get(scope["path"])) is not None:
+            await fixed.handle(scope, receive, send)
+        else:
+            raw = scope.get("raw_path")
+            path = scope["path"] if raw is None else raw.decode("latin-1")
+            await self._router({**scope, "path": path}, receive, send)
+
+    def stop(self) -> None:
+        """End the streams and long polls that are open; new requests are still answered."""
+        self.edge.stopping.set()
+
+
+def _is_fixed(route: Resource, routes: Sequence[Resource]) -> bool:
+    """Whether a route has no parameters, and is the first that its path matches, whatever the method."""
+    first = next(each for each in routes if each.covers(route.path))
+    return first is route and type(route) is Resource and not _PARAMETER.search(route.path)
 
 
 class VerbRoute(Resource):

@@ -2,26 +2,38 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
-from typing import get_args
+from typing import Any, get_args
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from tidings.domain.changes import replacement_refused
 from tidings.domain.errors import Invalid
 from tidings.domain.recurrence.local_time import instants_of
 from tidings.domain.recurrence.preview import local_text, preview
 from tidings.domain.recurrence.rrule import parse_moment
 from tidings.domain.recurrence.timezone import zone_named
-from tidings.domain.schedules.command import Cancel, Command, Fire, Outcome, OutcomeWord, Pause, Replace, Resume, State
+from tidings.domain.schedules.command import (
+    FINISHED,
+    Add,
+    Cancel,
+    Command,
+    Fire,
+    Outcome,
+    OutcomeWord,
+    Pause,
+    Replace,
+    Resume,
+    State,
+)
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.domain.schedules.request import Request
-from tidings.domain.schedules.reschedule import calendar_of
-from tidings.domain.schedules.schedule import MADE_ID, Query, Schedule, split
+from tidings.domain.schedules.reschedule import at_time_of, calendar_of, check_new_time, is_same
+from tidings.domain.schedules.schedule import MADE_ID, Query, Request, Schedule, split
 from tidings.domain.schedules.when import (
     DAY_US,
     SECOND_US,
@@ -30,6 +42,7 @@ from tidings.domain.schedules.when import (
     Rule,
     When,
     first_index_at_or_after,
+    is_once,
     occurrence,
 )
 from tidings.edges.http.inputs import (
@@ -39,25 +52,28 @@ from tidings.edges.http.inputs import (
     body_kind,
     decode,
     derived_id,
+    idempotency_for,
     idempotency_key,
     moment,
     one_of,
     query_of,
     read_body,
-    receipt_for,
+    refuse_body,
     too_large,
     whole_number,
     window,
     yes_or_no,
 )
-from tidings.edges.http.ndjson import BATCH_LINES, Batch, BodyLines, OutcomeStream
+from tidings.edges.http.ndjson import BATCH_LINES, Batch, OutcomeStream
 from tidings.edges.http.problems import Refusal, conflict
 from tidings.edges.http.routes import Answer, Call, Edge, Handler, Reply, json_answer
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
 from tidings.intake.schedule_time import passed_note
 from tidings.shapes.fields import names_of
+from tidings.shapes.refusal import refusal, unknown_field
 from tidings.shapes.schedule import NewSchedule, Preview
+from tidings.shapes.schedule import When as WhenShape
 from tidings.wires.answers import (
     Document,
     encode,
@@ -66,7 +82,7 @@ from tidings.wires.answers import (
     outcome_document,
     schedule_document,
 )
-from tidings.wires.document import POLICIES, TIMING, refusal, timing_of
+from tidings.wires.document import POLICIES, TIMING, read, timing_of
 from tidings.wires.wire import is_rejections
 
 ETAG_BYTES = 12
@@ -88,6 +104,9 @@ STEPS_MAX = 10_000
 WIDTHS_US = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US, "day": DAY_US}
 
 _decoder = msgspec.json.Decoder(Preview)
+_changes = msgspec.json.Decoder(dict[str, Any])
+_TIME = frozenset({*names_of(WhenShape), "count"})
+_ALTERNATIVES = (frozenset({"value", "value_base64"}), frozenset({"key", "key_base64"}))
 _TIMING = tuple(name for name in TIMING if name != "count")  # `count` of a preview is how many moments it shows
 
 
@@ -118,28 +137,27 @@ def lists_etag(tags: bytes, etag: bytes, *, weakly: bool = False) -> bool:
 
 
 class Preconditions:
-    """Checks If-Match and If-None-Match, and serializes changes of the same schedule."""
+    """Checks If-Match and If-None-Match, and serializes changes of the same schedule or notification.
 
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
+    `etag` finds its present ETag by tenant and id; None if it does not exist.
+    """
+
+    def __init__(self, etag: Callable[[str, str], Awaitable[bytes | None]]) -> None:
+        self._etag = etag
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def hold(self, call: Call, schedule_id: str) -> AsyncIterator[None]:
-        """Within the block the preconditions hold, and no other request changes the schedule."""
-        place = (call.caller.tenant, schedule_id)
-        lock = self._locks.get(place)
+        """Within the block the preconditions hold, and no other request to this node changes it."""
+        key = (call.caller.tenant, schedule_id)
+        lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[place] = asyncio.Lock()
+            lock = self._locks[key] = asyncio.Lock()
         async with lock:
             if_match, if_none_match = call.headers.get(b"if-match"), call.headers.get(b"if-none-match")
             if if_match is not None or if_none_match is not None:
-                _check(if_match, if_none_match, await self._etag(*place))
+                _check(if_match, if_none_match, await self._etag(*key))
             yield
-
-    async def _etag(self, tenant: str, schedule_id: str) -> bytes | None:
-        found = await self._edge.engine.find(tenant, schedule_id)
-        return None if found is None else etag_of(encode(await document_of(self._edge.engine, tenant, found)))
 
 
 def _check(if_match: bytes | None, if_none_match: bytes | None, etag: bytes | None) -> None:
@@ -154,34 +172,55 @@ def _check(if_match: bytes | None, if_none_match: bytes | None, etag: bytes | No
 async def accept(edge: Edge, call: Call, topic: str | None = None) -> Reply:
     """Accept one document, an array or lines. With a topic from the path, they are published now."""
     query_of(call.scope)
-    if body_kind(call.headers) == "ndjson":
-        lines = BodyLines(edge, call, keyed=idempotency_key(call.headers) is not None)
-        return OutcomeStream(edge, call, topic, lines.batches(), as_lines=True)
+    kind, key = body_kind(call.headers), idempotency_key(call.headers)
+    if kind == "ndjson":
+        return OutcomeStream(edge, call, topic)
     body = await read_body(call.headers, call.receive, ARRAY_BYTES_MAX, _AS_LINES)
     if body[:1] == b"{":
-        return await _accept_one(edge, call, body, topic)
+        return await _accept_one(edge, call, body, topic, key)
     start = body.lstrip(_SPACES)
     if start and start[0] == _ARRAY:
         batches = _array_batches(_read_items(body), edge.engine.settings.limits.line_bytes_max)
         return OutcomeStream(edge, call, topic, batches, as_lines=accepts_ndjson(call.headers))
-    return await _accept_one(edge, call, body, topic)
+    return await _accept_one(edge, call, body, topic, key)
 
 
-async def _accept_one(edge: Edge, call: Call, body: bytes, topic: str | None) -> Answer:
+async def _accept_one(edge: Edge, call: Call, body: bytes, topic: str | None, key: str | None) -> Answer:
     bytes_max = object_bytes_max(edge)
     if len(body) > bytes_max:
         raise too_large(bytes_max)
-    tenant = call.caller.tenant
-    request = edge.read(tenant, body, topic)
-    key = idempotency_key(call.headers)
-    if key is None:
-        outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)]))
-        return added(await with_reason(edge, tenant, outcome))
-    if request.id is None:
-        request = msgspec.structs.replace(request, id=derived_id(key))
-    receipt = receipt_for(tenant, key, call.scope["path"].encode(), body)
-    outcome = edge.engine.accepted(await edge.engine.submit([edge.admit(tenant, request)], receipt))
+    engine, tenant = edge.engine, call.caller.tenant
+    command = _command(edge, tenant, body, topic, None if key is None else derived_id(key))
+    idempotency = None if key is None else idempotency_for(tenant, key, call.scope["path"].encode(), body)
+    [outcome] = await engine.submit([command], idempotency)
+    if outcome.field is not None:
+        raise outcome.invalid()
     return added(await with_reason(edge, tenant, outcome))
+
+
+def _command(edge: Edge, tenant: str, body: bytes, topic: str | None, default_id: str | None) -> Add:
+    """The command for the document of a new schedule; a refusal is published as a fact."""
+    now = edge.engine.clock.now()
+    try:
+        request = read(body, topic)
+        if request.id is not None:
+            check_new_id(request.id)
+        elif default_id is not None:
+            request = msgspec.structs.replace(request, id=default_id)
+        return edge.engine.admission.admit(tenant, request, now)
+    except Invalid as invalid:
+        edge.publish_refusal(tenant, invalid, now)
+        raise
+
+
+def _replacement(edge: Edge, tenant: str, body: bytes, schedule_id: str) -> Add:
+    """The same for a document that adds or replaces the schedule with this id."""
+    now = edge.engine.clock.now()
+    try:
+        return edge.engine.admission.admit(tenant, read(body, schedule_id=schedule_id), now)
+    except Invalid as invalid:
+        edge.publish_refusal(tenant, invalid, now)
+        raise
 
 
 def object_bytes_max(edge: Edge) -> int:
@@ -199,13 +238,13 @@ async def with_reason(edge: Edge, tenant: str, outcome: Outcome) -> Outcome:
 
 def added(outcome: Outcome) -> Answer:
     """The answer to a request for a new schedule."""
-    document = outcome_document(outcome)
     word = outcome.outcome
     if word in {"scheduled", "released"}:
-        return json_answer(document, 201, [(b"location", location(outcome.id))])
+        headers = [(b"location", location(outcome.id))]
+        return json_answer(outcome_document(outcome), 201, headers)
     if word in {"unchanged", "replaced"}:
-        return json_answer(document)
-    raise conflict(document)
+        return json_answer(outcome_document(outcome))
+    raise conflict(outcome_document(outcome))
 
 
 def location(schedule_id: str) -> bytes:
@@ -233,7 +272,7 @@ class Schedules:
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
         self._engine = edge.engine
-        self._preconditions = Preconditions(edge)
+        self._preconditions = Preconditions(self._etag)
 
     async def add(self, call: Call) -> Reply:
         """Add one schedule, an array, or lines."""
@@ -285,13 +324,38 @@ class Schedules:
             raise Refusal("media_type", "send one schedule as 'Content-Type: application/json'")
         body = await read_body(call.headers, call.receive, object_bytes_max(self._edge))
         tenant, schedule_id = call.caller.tenant, call.text("id")
-        request = self._edge.read(tenant, body, schedule_id=schedule_id)
-        add = self._edge.admit(tenant, request, new=False)
+        add = _replacement(self._edge, tenant, body, schedule_id)
         async with self._preconditions.hold(call, schedule_id):
             # Ids of the generated form are reserved: one that does not exist yet could be generated later.
             if MADE_ID.match(schedule_id) and await self._engine.find(tenant, schedule_id) is None:
                 check_new_id(schedule_id)
             submitted = await self._engine.submit([Replace(add, reuse, keep_count)])
+            outcome = self._engine.accepted(submitted)
+        return added(await with_reason(self._edge, tenant, outcome))
+
+    async def patch(self, call: Call) -> Reply:
+        """Change only the given fields of a pending schedule."""
+        query_of(call.scope)
+        if body_kind(call.headers) != "json":
+            raise Refusal("media_type", "send the fields that change as 'Content-Type: application/json'")
+        body = await read_body(call.headers, call.receive, object_bytes_max(self._edge))
+        changes = decode(_changes, body, NewSchedule)
+        check_new_time(changes, _TIME)
+        tenant, schedule_id = call.caller.tenant, call.text("id")
+        async with self._preconditions.hold(call, schedule_id):
+            found = await self._engine.find(tenant, schedule_id)
+            if found is None:
+                raise conflict(outcome_document(self._engine.unknown(schedule_id)))
+            if (owned := replacement_refused(found)) is not None:
+                raise conflict(outcome_document(owned))
+            add = _replacement(self._edge, tenant, _patched(found, changes), schedule_id)
+            keep_count = False
+            if found.when is not None and not changes.keys() & _TIME:
+                add = at_time_of(add, found, new_jitter="jitter" in changes)
+                keep_count = not is_once(found.when)
+            if found.state not in FINISHED and is_same(add, found):
+                return added(Outcome(schedule_id, "unchanged", found.due, found.state))
+            submitted = await self._engine.submit([Replace(add, keep_count=keep_count)])
             outcome = self._engine.accepted(submitted)
         return added(await with_reason(self._edge, tenant, outcome))
 
@@ -301,18 +365,19 @@ class Schedules:
 
     async def pause(self, call: Call) -> Reply:
         """Pause it."""
+        await refuse_body(call.headers, call.receive)
         return await self._change(call, Pause, "paused")
 
     async def resume(self, call: Call) -> Reply:
         """Resume it."""
         missed = one_of(query_of(call.scope, "missed"), "missed", POLICIES)
-        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "must be empty here: leave it out, and give ?missed=skip in the URL")
+        await refuse_body(call.headers, call.receive, "leave it out, and give ?missed=skip in the URL")
         resume = partial(Resume, missed=missed)
         return await self._submit(call, resume, "resumed", "unchanged")
 
     async def fire(self, call: Call) -> Reply:
         """Release it now."""
+        await refuse_body(call.headers, call.receive)
         return await self._change(call, Fire, "fired")
 
     def methods(self) -> dict[str, dict[str, Handler]]:
@@ -323,7 +388,7 @@ class Schedules:
             f"{one}/pause": {"POST": self.pause},
             f"{one}/resume": {"POST": self.resume},
             f"{one}/fire": {"POST": self.fire},
-            one: {"GET": self.show, "PUT": self.replace, "DELETE": self.cancel},
+            one: {"GET": self.show, "PUT": self.replace, "PATCH": self.patch, "DELETE": self.cancel},
         }
 
     async def _change(self, call: Call, command: Callable[[str, str], Command], *done: OutcomeWord) -> Answer:
@@ -333,12 +398,16 @@ class Schedules:
     async def _submit(self, call: Call, command: Callable[[str, str], Command], *done: OutcomeWord) -> Answer:
         tenant, schedule_id = call.caller.tenant, call.text("id")
         key = idempotency_key(call.headers) if call.scope["method"] == "POST" else None
-        receipt = receipt_for(tenant, key, call.scope["path"].encode(), call.scope["query_string"])
+        idempotency = idempotency_for(tenant, key, call.scope["path"].encode(), call.scope["query_string"])
         async with self._preconditions.hold(call, schedule_id):
-            outcome = self._engine.accepted(await self._engine.submit([command(tenant, schedule_id)], receipt))
+            outcome = self._engine.accepted(await self._engine.submit([command(tenant, schedule_id)], idempotency))
         if outcome.outcome not in done:
             raise conflict(outcome_document(await with_reason(self._edge, tenant, outcome)))
         return json_answer(outcome_document(outcome))
+
+    async def _etag(self, tenant: str, schedule_id: str) -> bytes | None:
+        found = await self._engine.find(tenant, schedule_id)
+        return None if found is None else etag_of(encode(await document_of(self._engine, tenant, found)))
 
     async def _found(self, call: Call) -> Document:
         schedule_id = call.text("id")
@@ -346,6 +415,21 @@ class Schedules:
         if found is None:
             raise conflict(outcome_document(self._engine.unknown(schedule_id)))
         return await document_of(self._engine, call.caller.tenant, found)
+
+
+def _patched(schedule: Schedule, changes: dict[str, Any]) -> bytes:
+    """The document of a schedule with the changes; null removes a field. Its time is in it only if it changes."""
+    for name in changes.keys() - set(names_of(NewSchedule)):
+        raise unknown_field(name, names_of(NewSchedule))
+    known = {
+        name: value
+        for name, value in schedule_document(schedule).items()
+        if name in names_of(NewSchedule) and name not in _TIME
+    }
+    for group in _ALTERNATIVES:
+        if changes.keys() & group:
+            known = {name: value for name, value in known.items() if name not in group}
+    return encode({name: value for name, value in (known | changes).items() if value is not None or name == "value"})
 
 
 def _is_rejection(schedule: Schedule) -> bool:
@@ -414,10 +498,10 @@ class Previews:
         document["steps"] = [{"at": format_instant(at), "pending": pending} for at, pending in steps]
         return json_answer(document | {"complete": not cut})
 
-    def _passed(self, when: When, now: int, told: str | None) -> Document:
+    def _passed(self, when: When, now: int, given: str | None) -> Document:
         """How many moments of an interval are past, and what each lateness policy would do with them."""
         passed, note = passed_note(when, now, self._engine.settings.limits)
-        note = told or note
+        note = given or note
         return ({"passed": passed} if passed else {}) | ({} if note is None else {"note": note})
 
     def methods(self) -> dict[str, dict[str, Handler]]:

@@ -22,10 +22,9 @@ from uvicorn.server import ServerState
 
 from tidings.config.settings import Server
 from tidings.domain.errors import Invalid, StoreError
-from tidings.edges.http.app import App
 from tidings.edges.http.auth import Caller
 from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
-from tidings.edges.http.routes import problem_answer
+from tidings.edges.http.routes import App, problem_answer
 
 STOP_S = 2
 TICK_S = 1.0
@@ -55,7 +54,6 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.last_words: bytes | None = None
-        self.caller: Caller | None = None
         self._check_s = self.limits.slow_reader_timeout_us / _SECOND_US / CHECKS
         self._running: RequestResponseCycle | None = None
         self._waiting: tuple[RequestResponseCycle, ASGI3Application] | None = None
@@ -153,10 +151,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._disconnect(size)
 
     def _disconnect(self, size: int) -> None:
+        scope: dict[str, Any] = dict(self._running.scope) if self._running else {"path": "", "state": {}}
+        caller: Caller | None = scope["state"].get("caller")
         about = {
-            "path": self._running.scope["path"] if self._running else "",
-            "tenant": self.caller.tenant if self.caller else "",
-            "key": self.caller.key if self.caller else "",
+            "path": scope["path"],
+            "tenant": caller.tenant if caller else "",
+            "key": caller.key if caller else "",
             "client": ":".join(map(str, self.client or ())),
             "bytes": size,
         }

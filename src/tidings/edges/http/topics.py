@@ -139,31 +139,31 @@ class Groups:
     async def join(self, call: Call) -> Reply:
         """Become a member."""
         joining = await _read(call, Join)
-        return json_answer(await self._engine.groups.join(*_place(call), joining.member))
+        return json_answer(await self._engine.groups.join(*_group(call), joining.member))
 
     async def heartbeat(self, call: Call) -> Reply:
         """Stay a member, and get the current partitions."""
         sent = await _read(call, Member)
-        return json_answer(await self._engine.groups.heartbeat(*_place(call), sent.member, sent.generation))
+        return json_answer(await self._engine.groups.heartbeat(*_group(call), sent.member, sent.generation))
 
     async def fetch(self, call: Call) -> Reply:
         """The next records of the member's partitions."""
         sent = await _read(call, Fetch)
         wait_us = seconds(None if sent.wait is None else str(sent.wait), "wait", WAIT_S_MAX)
-        fetching = self._engine.groups.fetch(*_place(call), sent.member, sent.generation, sent.limit, wait_us)
+        fetching = self._engine.groups.fetch(*_group(call), sent.member, sent.generation, sent.limit, wait_us)
         records = await unless_interrupted(self._edge, call, fetching)
         return json_answer({"records": [record_document(record) for record in records or ()]})
 
     async def commit(self, call: Call) -> Reply:
         """Store how far the group has processed its partitions."""
         sent = await _read(call, Commit)
-        await self._engine.groups.commit(*_place(call), sent.member, sent.generation, sent.offsets)
+        await self._engine.groups.commit(*_group(call), sent.member, sent.generation, sent.offsets)
         return json_answer({"member": sent.member, "committed": sent.offsets})
 
     async def leave(self, call: Call) -> Reply:
         """Give the member's partitions back."""
         sent = await _read(call, Member)
-        await self._engine.groups.leave(*_place(call), sent.member, sent.generation)
+        await self._engine.groups.leave(*_group(call), sent.member, sent.generation)
         return json_answer({"member": sent.member, "left": True})
 
     def methods(self) -> dict[str, dict[str, Handler]]:
@@ -172,7 +172,7 @@ class Groups:
         return {f"/v1/topics/{{topic}}/groups/{{group}}/{verb.__name__}": {"POST": verb} for verb in verbs}
 
 
-def _place(call: Call) -> tuple[str, str, str]:
+def _group(call: Call) -> tuple[str, str, str]:
     return call.caller.tenant, call.text("topic"), call.text("group")
 
 
@@ -181,7 +181,7 @@ async def _read(call: Call, kind: type[Body]) -> Body:
     body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
     if body:
         body_kind(call.headers)
-    return decode(msgspec.json.Decoder(kind), body, kind)
+    return decode(msgspec.json.Decoder(kind), body or b"{}", kind)  # all of its fields may be left out
 
 
 class KafkaTopics:

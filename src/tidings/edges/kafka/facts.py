@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.topics import Topics, TopicUnavailable
+from tidings.bus.kafka.topics import Cluster, Topics, TopicUnavailable
 from tidings.clock import Clock
 from tidings.domain.facts import Changed, Fact, Missed, Refused
 from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Outcome, Pause, Replace, Resume, address

@@ -13,10 +13,9 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from tidings import crash
-from tidings.bus.kafka.client import BlockingThread, Cluster
 from tidings.bus.kafka.producers import ProducerFailed
-from tidings.bus.kafka.topics import TopicUnavailable
-from tidings.delivery.notifying import Notifying
+from tidings.bus.kafka.topics import BlockingThread, Cluster, TopicUnavailable
+from tidings.delivery.accept.acceptance import Acceptance
 from tidings.domain.errors import Invalid, Moved, NotOwner, StoreError
 from tidings.domain.facts import Refused
 from tidings.domain.names import DEFAULT_TENANT
@@ -25,6 +24,7 @@ from tidings.domain.schedules.command import (
     Add,
     Cancel,
     Command,
+    CommandBatch,
     Fire,
     Outcome,
     Pause,
@@ -36,12 +36,11 @@ from tidings.domain.schedules.schedule import Message, join, pack
 from tidings.edges.kafka.notifications import NotificationIntake
 from tidings.edges.kafka.notifications import decode as decode_notification
 from tidings.edges.kafka.request_reader import Reader, Reading
-from tidings.edges.kafka.request_topics import Positions, ReadFailed, TopicCreation
+from tidings.edges.kafka.request_topics import Positions, ReadFailed, Requests, TopicCreation
 from tidings.engine import Engine
 from tidings.ports import SourcePosition
 from tidings.wires.kaspr import Kaspr
-from tidings.wires.record import Ask, Nothing, Record, Refusal, Rejection, Tell, since_of
-from tidings.wires.requests import Requests
+from tidings.wires.record import Ask, Nothing, NotifyAsk, Record, Refusal, Rejection, since_of
 from tidings.wires.wire import Wire, refusal_headers
 
 # Outcomes by which a request to schedule is rejected, with the reason.
@@ -75,35 +74,48 @@ class Batch:
         self._early_rejections: list[Command] = []  # of records that gave no command
         self._notifications = NotificationIntake(self._refuse)
         self._sources: list[tuple[Wire, Record]] = []  # of each command
-        self.commands: list[Command] = []
+        self.commands = CommandBatch()
         for record in records:
             wire = wire_of(record.topic)
-            command = None if wire is None else self._command(wire, record)
-            if wire is not None and command is not None:
+            if wire is not None and self._add(wire, record):
                 self._sources.append((wire, record))
-                self.commands.append(command)
 
-    async def accept(self, notifying: Notifying) -> None:
+    async def accept(self, notifying: Acceptance) -> None:
         """Accept the notifications of the batch; another call after a failure of the store continues."""
         await self._notifications.accept(notifying)
 
     def on_outcomes(self, outcomes: Sequence[Outcome]) -> list[Command]:
         """The rejections, as commands: of records that could not be read or accepted, and of rejected commands."""
         self.rejections = list(self._early_rejections)
-        for (wire, record), command, outcome in zip(self._sources, self.commands, outcomes, strict=True):
-            if _is_refused(command, outcome):
+        for index, outcome in enumerate(outcomes):
+            if outcome.outcome in REJECTED_OUTCOMES and _is_refused(self.commands[index], outcome):
+                wire, record = self._sources[index]
                 refusal = _refusal(wire, wire.tenant_of(record.topic) or "", outcome)
                 self.rejections.append(self._rejection(wire, record, refusal))
         return self.rejections
 
-    def _command(self, wire: Wire, record: Record) -> Command | None:
+    def _add(self, wire: Wire, record: Record) -> bool:
+        """Add the command of a record; False if it has none."""
         try:
-            return self._decode(wire, record)
+            if self._add_plain(wire, record):
+                return True
+            command = self._decode(wire, record)
         except Exception:
             logger.exception("%s/%d/%d cannot be read", record.topic, record.partition, record.offset)
             tenant = wire.tenant_of(record.topic) or DEFAULT_TENANT
             self._refuse(wire, record, Refusal(tenant, (UNREADABLE,)), "record")
-            return None
+            return False
+        if command is not None:
+            self.commands.append(command)
+        return command is not None
+
+    def _add_plain(self, wire: Wire, record: Record) -> bool:
+        """Add the command of a plain request to the columns; False if `_decode` must look at the record."""
+        tenant = wire.cached_tenant_of(record.topic)
+        if tenant is None or record.unreadable:
+            return False
+        plain = wire.plain(tenant, record)
+        return plain is not None and self._engine.admission.admit_plain(self.commands, tenant, plain, self._now)
 
     def _decode(self, wire: Wire, record: Record) -> Command | None:
         """The command of a record; None if it has none, because it is refused or asks for a notification."""
@@ -114,7 +126,7 @@ class Batch:
             self._refuse(wire, record, answer, "record")
             return None
         try:
-            if isinstance(answer, Tell):
+            if isinstance(answer, NotifyAsk):
                 self._notifications.add(decode_notification(wire, record, answer))
                 return None
             return self._to_command(self._sent(answer, record))
@@ -123,7 +135,7 @@ class Batch:
             return None
 
     def _sent(self, ask: Ask, record: Record) -> Ask:
-        """Where a time in the past is refused, it counts when the record was sent: reading it late is not its fault."""
+        """With `past: refuse`, compare the time with the record's timestamp: it may be read late."""
         request = ask.request
         if request is None or request.since is not None or not isinstance(request.at, int):
             return ask
@@ -173,7 +185,7 @@ class Batch:
 
 
 def _is_refused(command: Command, outcome: Outcome) -> bool:
-    """Whether its sender has to hear of it: something was not scheduled, or may not be changed in this way."""
+    """Whether a rejection is written for the sender: nothing was scheduled, or the change is not allowed."""
     if isinstance(command, Add | Replace):
         return outcome.outcome in REJECTED_OUTCOMES
     return outcome.outcome == "rejected" and outcome.state not in FINISHED
@@ -181,8 +193,8 @@ def _is_refused(command: Command, outcome: Outcome) -> bool:
 
 def _refusal(wire: Wire, tenant: str, outcome: Outcome) -> Refusal:
     """Why a command was rejected; where the request was invalid, in the terms of its wire."""
-    if (invalid := outcome.invalid()) is not None:
-        return wire.refuse(tenant, invalid)
+    if outcome.field is not None:
+        return wire.refuse(tenant, outcome.invalid())
     return Refusal(tenant, (REJECTED_OUTCOMES[outcome.outcome].format(reason=outcome.reason or "rejected"),))
 
 
@@ -200,7 +212,7 @@ class KafkaIntake:
         engine: Engine,
         cluster: Cluster,
         requests: Requests,
-        notifying: Notifying,
+        notifying: Acceptance,
         may_begin: Callable[[], Awaitable[bool]],
     ) -> None:
         self._engine = engine
@@ -277,7 +289,7 @@ class KafkaIntake:
         """Nothing to do: the reader polls Kafka."""
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         self._stopped.set()
 
     def _open(self) -> Reader:

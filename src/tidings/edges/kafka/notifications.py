@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidings.delivery.asking import Notify
-from tidings.delivery.notifying import Accepted, Notifying
+from tidings.delivery.accept.acceptance import Acceptance
+from tidings.delivery.accept.request import AcceptResult, NotificationRequest
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.wires.document import refusal
-from tidings.wires.record import Record, Refusal, Tell
+from tidings.shapes.refusal import refusals
+from tidings.wires.record import NotifyAsk, Record, Refusal
 from tidings.wires.wire import Wire
 
 VALUE = "the record's value"
@@ -26,7 +26,7 @@ INTERNAL_ERROR = "cannot be accepted because of an error in Tidings: see its log
 Refuse = Callable[[Wire, Record, Refusal, str], None]
 
 logger = logging.getLogger("tidings.kafka")
-_decoder = msgspec.json.Decoder(Notify)
+_decoder = msgspec.json.Decoder(NotificationRequest)
 
 
 class NotificationRecord(NamedTuple):
@@ -35,7 +35,7 @@ class NotificationRecord(NamedTuple):
     wire: Wire
     record: Record
     tenant: str
-    request: Notify
+    request: NotificationRequest
     since: int | None
 
     @property
@@ -44,15 +44,15 @@ class NotificationRecord(NamedTuple):
         return len(self.request.users) or 1
 
 
-def decode(wire: Wire, record: Record, tell: Tell) -> NotificationRecord:
+def decode(wire: Wire, record: Record, ask: NotifyAsk) -> NotificationRecord:
     """Decode the notification of a record; raises `Invalid` if it is not one."""
     try:
-        request = _decoder.decode(tell.value)
+        request = _decoder.decode(ask.value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error, Notify, VALUE) from None
+        raise refusals(error, NotificationRequest, _decoder.decode, ask.value, VALUE) from None
     if request.id is None:
-        request = msgspec.structs.replace(request, id=tell.id)
-    return NotificationRecord(wire, record, tell.tenant, request, tell.since)
+        request = msgspec.structs.replace(request, id=ask.id)
+    return NotificationRecord(wire, record, ask.tenant, request, ask.since)
 
 
 class NotificationIntake:
@@ -66,7 +66,7 @@ class NotificationIntake:
         """Queue a notification for `accept`."""
         self._waiting.append(notification)
 
-    async def accept(self, notifying: Notifying) -> None:
+    async def accept(self, notifying: Acceptance) -> None:
         """Accept all. A failure of the store is raised; another call continues with those that are left."""
         while self._waiting:
             batch = _next_batch(self._waiting)
@@ -82,15 +82,15 @@ class NotificationIntake:
             if failure is not None:
                 raise failure
 
-    def _check(self, notification: NotificationRecord, result: list[Accepted] | BaseException) -> None:
+    def _check(self, notification: NotificationRecord, result: list[AcceptResult] | BaseException) -> None:
         """Refuse the record if its notification was not accepted, for all users or some."""
         wire, record, tenant, *_ = notification
         match result:
             case Invalid():
                 self._refuse(wire, record, wire.refuse(tenant, result), result.field)
             case BaseException():
-                place = record.topic, record.partition, record.offset
-                logger.error("%s/%d/%d cannot be accepted", *place, exc_info=result)
+                origin = record.topic, record.partition, record.offset
+                logger.error("%s/%d/%d cannot be accepted", *origin, exc_info=result)
                 self._refuse(wire, record, Refusal(tenant, (INTERNAL_ERROR,)), "record")
             case _:
                 rejected = [each for each in result if each.outcome in {"rejected", "conflict"}]
@@ -99,7 +99,7 @@ class NotificationIntake:
                     self._refuse(wire, record, refusal, rejected[0].field or "id")
 
 
-async def _accept(notifying: Notifying, notification: NotificationRecord) -> list[Accepted]:
+async def _accept(notifying: Acceptance, notification: NotificationRecord) -> list[AcceptResult]:
     """Accept a notification. One that was accepted before is not refused because a template was deleted since."""
     try:
         return await notifying.accept(notification.tenant, notification.request, notification.since)
@@ -124,7 +124,7 @@ def _next_batch(waiting: Sequence[NotificationRecord]) -> list[NotificationRecor
     return batch
 
 
-def _reasons(notification: NotificationRecord, rejected: Sequence[Accepted]) -> tuple[str, ...]:
+def _reasons(notification: NotificationRecord, rejected: Sequence[AcceptResult]) -> tuple[str, ...]:
     """The reasons, with the user's name where there are several users; the other users' notifications are accepted."""
     reasons = []
     for each in rejected[:REASONS_MAX]:

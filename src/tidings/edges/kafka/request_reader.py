@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidings.bus.kafka.client import Cluster, quiet_logger
+from tidings.bus.kafka.topics import Cluster, quiet_logger
 from tidings.clock import Clock
-from tidings.edges.kafka.request_topics import Place, Positions, ReadFailed, Sources
+from tidings.edges.kafka.request_topics import PartitionId, Positions, ReadFailed, Sources
 from tidings.wires.record import Record
 
 WAIT_S = 0.2
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     """Records, and the position of each partition before them."""
 
     records: list[Record]
-    starts: dict[Place, int]
+    starts: dict[PartitionId, int]
 
 
 class Reader:
@@ -55,18 +55,18 @@ class Reader:
         self._sources = Sources(cluster, clock)
         self.topics: frozenset[str] = frozenset()  # our request topics
         self.all_topics: frozenset[str] = frozenset()  # also those that other nodes of the fleet read
-        self._present: frozenset[Place] = frozenset()  # all partitions that can be read, by any node
+        self._present: frozenset[PartitionId] = frozenset()  # all partitions that can be read, by any node
         self._lives: dict[str, str] = {}
-        self._assigned: frozenset[Place] = frozenset()
-        self._stored: dict[Place, int] = {}  # the positions in the store, of our partitions
-        self._next: dict[Place, int] = {}  # the positions once everything returned is stored
-        self._returned: dict[Place, int] = {}  # the offset after the last record returned
-        self._reached: dict[Place, int] = {}  # the end of the partition, when there was nothing more to read
+        self._assigned: frozenset[PartitionId] = frozenset()
+        self._stored: dict[PartitionId, int] = {}  # the positions in the store, of our partitions
+        self._next: dict[PartitionId, int] = {}  # the positions once everything returned is stored
+        self._returned: dict[PartitionId, int] = {}  # the offset after the last record returned
+        self._reached: dict[PartitionId, int] = {}  # the end of the partition, when there was nothing more to read
         self._read_at: dict[str, int] = {}  # when a topic last had records
         self._suspended: dict[str, int] = {}  # topics that are not read now, and when they are tried again
         self._unreadable: dict[str, str] = {}  # topics that could not be read when last tried, with the reason
-        self._rewound: set[Place] = set()
-        self._committed: dict[Place, int] = {}
+        self._rewound: set[PartitionId] = set()
+        self._committed: dict[PartitionId, int] = {}
         self._first_error = ""
         self._consumer = Consumer(
             {"error_cb": self._on_error}
@@ -91,17 +91,17 @@ class Reader:
         if self._clock.elapsed() >= self._reassign_at:
             self._reassign()
         records: list[Record] = []
-        starts: dict[Place, int] = {}
+        starts: dict[PartitionId, int] = {}
         first = self._consumer.poll(WAIT_S)
         for message in [] if first is None else [first, *self._consumer.consume(records_max - 1, 0)]:
             error = message.error()
             topic = message.topic() or ""
             if error is not None:
                 self._handle_error(error, topic, message)
-            elif (place := (topic, message.partition() or 0)) in self._assigned:
+            elif (partition := (topic, message.partition() or 0)) in self._assigned:
                 record = _record(message, self._lives[topic])
-                starts.setdefault(place, self._next[place])
-                self._returned[place] = self._next[place] = record.offset + 1
+                starts.setdefault(partition, self._next[partition])
+                self._returned[partition] = self._next[partition] = record.offset + 1
                 records.append(record)
         if records:
             self._confirm({record.topic for record in records})
@@ -133,36 +133,36 @@ class Reader:
 
     def store(self, ends: Positions) -> None:
         """Note the positions that are stored."""
-        self._stored |= {place: end for place, end in ends.items() if place in self._assigned}
+        self._stored |= {partition: end for partition, end in ends.items() if partition in self._assigned}
 
-    def done(self) -> dict[Place, int]:
+    def done(self) -> dict[PartitionId, int]:
         """How far each of our partitions is processed.
 
         That is after the last stored record or, if nothing came since, at the end of the partition, which may lie after
         transaction markers and deleted records.
         """
         found = {}
-        for place in self._assigned:
-            reached = self._reached.get(place, 0)  # read before `_returned`, which is written before it
-            at = self._stored.get(place)
+        for partition in self._assigned:
+            reached = self._reached.get(partition, 0)  # read before `_returned`, which is written before it
+            at = self._stored.get(partition)
             if at is not None:  # None if it was just given up
-                found[place] = max(at, reached) if at >= self._returned.get(place, 0) else at
+                found[partition] = max(at, reached) if at >= self._returned.get(partition, 0) else at
         return found
 
     def commit(self) -> None:
         """Commit the positions to Kafka for tools that show the group's lag; we do not rely on them."""
-        moved = {place: at for place, at in self.done().items() if at and self._committed.get(place) != at}
+        moved = {partition: at for partition, at in self.done().items() if at and self._committed.get(partition) != at}
         if moved:
             self._consumer.commit(
-                offsets=[TopicPartition(*place, at) for place, at in moved.items()], asynchronous=True
+                offsets=[TopicPartition(*partition, at) for partition, at in moved.items()], asynchronous=True
             )
             self._committed |= moved
 
     def lag(self) -> int:
         """How many records of our partitions are not read yet, by the cached watermarks."""
         total = 0
-        for place, at in self.done().items():
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+        for partition, at in self.done().items():
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
             total += max(0, high - max(at, low))
         return total
 
@@ -193,14 +193,16 @@ class Reader:
         ours = {(topic, number) for topic, number in known if self._reads(self._sources[topic], number)}
         if lost := self._next.keys() - ours:
             self.give_up(lost)
-        found = {place for place in ours & self._present if place[0] not in self._suspended} - self._assigned
+        found = {
+            partition for partition in ours & self._present if partition[0] not in self._suspended
+        } - self._assigned
         if found:
             self._assign(found)
         self._reassign_at = self._clock.elapsed() + REASSIGN_US
 
-    def _assign(self, places: Set[Place]) -> None:
+    def _assign(self, partitions: Set[PartitionId]) -> None:
         """Read partitions from the stored or our own position, or from the beginning if that does not exist."""
-        if new := places - self._next.keys():
+        if new := partitions - self._next.keys():
             stored = self._positions()
             self._lives |= self._sources.lives({topic for topic, _ in new}, stored)
             starts = {(topic, number): stored.get((self._sources[topic], number), 0) for topic, number in new}
@@ -208,30 +210,30 @@ class Reader:
             self._stored |= starts
             self.topics |= {topic for topic, _ in new}
         offsets = []
-        for place in places:
-            at = max(self._returned.get(place, 0), self._reached.get(place, 0)) or self._next[place]
-            beginning = place in self._rewound or not at
-            offsets.append(TopicPartition(*place, OFFSET_BEGINNING if beginning else at))
+        for partition in partitions:
+            at = max(self._returned.get(partition, 0), self._reached.get(partition, 0)) or self._next[partition]
+            beginning = partition in self._rewound or not at
+            offsets.append(TopicPartition(*partition, OFFSET_BEGINNING if beginning else at))
         self._consumer.incremental_assign(offsets)
-        self._assigned |= places
+        self._assigned |= partitions
 
-    def give_up(self, places: Set[Place]) -> None:
+    def give_up(self, partitions: Set[PartitionId]) -> None:
         """Stop reading partitions that other nodes read, and forget their positions."""
-        self._unassign(self._assigned & places)
-        for place in places:
-            self._rewound.discard(place)
+        self._unassign(self._assigned & partitions)
+        for partition in partitions:
+            self._rewound.discard(partition)
             for known in (self._returned, self._reached, self._committed, self._stored, self._next):
-                known.pop(place, None)
+                known.pop(partition, None)
         self._reassign_at = 0
 
-    def _unassign(self, places: Set[Place]) -> None:
-        if places:
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
-            self._assigned -= places
+    def _unassign(self, partitions: Set[PartitionId]) -> None:
+        if partitions:
+            self._consumer.incremental_unassign([TopicPartition(*partition) for partition in partitions])
+            self._assigned -= partitions
 
     def _suspend(self, topic: str, retry_at: int) -> None:
         """Stop reading a topic until it is tried again."""
-        self._unassign({place for place in self._assigned if place[0] == topic})
+        self._unassign({partition for partition in self._assigned if partition[0] == topic})
         self._suspended[topic] = retry_at
 
     def _mark_unreadable(self, topic: str, reason: str) -> None:
@@ -245,44 +247,44 @@ class Reader:
 
     def _handle_error(self, error: KafkaError, topic: str, message: Message) -> None:
         """Handle a message that is not a record."""
-        place = topic, message.partition() or 0
+        partition = topic, message.partition() or 0
         match error.code():
             case KafkaError._PARTITION_EOF:
-                self._end(place, message.offset() or 0)
+                self._end(partition, message.offset() or 0)
             case KafkaError.TOPIC_AUTHORIZATION_FAILED if topic:
                 self._mark_unreadable(topic, error.str())
             case KafkaError._AUTO_OFFSET_RESET if topic:
-                self._rewind(place, error.str())
+                self._rewind(partition, error.str())
             case KafkaError.UNKNOWN_TOPIC_OR_PART:
                 pass  # deleted, or not known to all brokers yet
             case _:
                 raise ReadFailed(str(error))
 
-    def _end(self, place: Place, offset: int) -> None:
-        if place not in self._assigned:
+    def _end(self, partition: PartitionId, offset: int) -> None:
+        if partition not in self._assigned:
             return
-        self._reached[place] = offset
-        self._rewound.discard(place)
-        if place[0] in self._unreadable:
-            self._is_read_again(place[0])
+        self._reached[partition] = offset
+        self._rewound.discard(partition)
+        if partition[0] in self._unreadable:
+            self._is_read_again(partition[0])
 
     def _is_read_again(self, topic: str) -> None:
         logger.info("reads %s again", topic)
         del self._unreadable[topic]
 
-    def _rewind(self, place: Place, reason: str) -> None:
+    def _rewind(self, partition: PartitionId, reason: str) -> None:
         """Handle a position that does not exist: the topic was created again, or its records were deleted."""
-        if place not in self._next:
+        if partition not in self._next:
             return  # no longer ours
-        if place in self._rewound:
-            self._mark_unreadable(place[0], reason)
+        if partition in self._rewound:
+            self._mark_unreadable(partition[0], reason)
             return
-        if place[0] not in self._suspended:
-            logger.warning("%s/%d has no records at our position, reading from its beginning", *place)
-        self._rewound.add(place)
-        self._returned.pop(place, None)
-        self._reached.pop(place, None)
-        self._suspend(place[0], self._clock.elapsed())
+        if partition[0] not in self._suspended:
+            logger.warning("%s/%d has no records at our position, reading from its beginning", *partition)
+        self._rewound.add(partition)
+        self._returned.pop(partition, None)
+        self._reached.pop(partition, None)
+        self._suspend(partition[0], self._clock.elapsed())
         self._refresh_at = 0
 
     def _all_topics(self) -> dict[str, Any]:

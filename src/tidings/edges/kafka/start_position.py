@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from tidings.bus.kafka.client import Cluster, quiet_logger
+from tidings.bus.kafka.topics import Cluster, quiet_logger
 from tidings.domain.errors import Moved, NotOwner, StoreError
 from tidings.edges.kafka.intake import KafkaIntake
 from tidings.engine import Engine
@@ -57,7 +57,7 @@ class StartPosition:
         """Nothing to do: the intake polls Kafka."""
 
     def stop(self) -> None:
-        """End after the present batch."""
+        """Stop once the current batch is finished."""
         self._stopped.set()
         self._intake.stop()
 
@@ -107,5 +107,6 @@ def ends(cluster: Cluster) -> list[SourcePosition]:
         dict.fromkeys(sources, end), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ASK_S
     )
     return [
-        SourcePosition(sources[place], place.partition, 0, answer.result().offset) for place, answer in found.items()
+        SourcePosition(sources[partition], partition.partition, 0, answer.result().offset)
+        for partition, answer in found.items()
     ]

@@ -1,25 +1,25 @@
-"""Desks for the tests of this folder."""
+"""Servers for the tests of this folder."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.edges.http.notifications.notification_server import Desk, staffed
+from tests.edges.http.notifications.notification_server import NotificationServer, notification_server
 from tidings.timeline.memory import MemoryStore
 from tidings.timeline.sqlite.store import SqliteStore
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """One over the memory store."""
-    async with staffed(MemoryStore(), tmp_path) as open_desk:
-        yield open_desk
+async def server(tmp_path: Path) -> AsyncIterator[NotificationServer]:
+    """A server over the memory store."""
+    async with notification_server(MemoryStore(), tmp_path) as server:
+        yield server
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def each_desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
-    """One over every store in turn."""
+async def server_on_each_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NotificationServer]:
+    """A server over every store in turn."""
     store = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "tidings.db")
-    async with staffed(store, tmp_path) as open_desk:
-        yield open_desk
+    async with notification_server(store, tmp_path) as server:
+        yield server

@@ -11,19 +11,21 @@ import aiohttp
 
 from tests.delivery.world import QUICK, Recorder
 from tests.edges.http.site import Reply, Site, serving
-from tidings.channels.callbacks import SignedReader, TwilioReader
-from tidings.channels.in_app import InAppChannel
-from tidings.channels.in_app import Settings as InboxSettings
-from tidings.channels.outbox import Outbox
-from tidings.channels.outbox import Settings as OutboxSettings
-from tidings.delivery.office import Office
-from tidings.delivery.throttle import Rates
-from tidings.delivery.ways import Way
-from tidings.delivery.worker import Worker
+from tidings.delivery.limits.provider_status import ConfiguredProvider
+from tidings.delivery.limits.rate_limit import RateLimits
+from tidings.delivery.services import NotificationServices
+from tidings.delivery.worker.worker import Worker
 from tidings.domain.notifications.rate_limit import Rate
 from tidings.domain.secret import Secret
 from tidings.engine import Engine
 from tidings.ports import Provider, ReceiptReader, Store
+from tidings.providers.files import FileProvider
+from tidings.providers.files import Settings as FileSettings
+from tidings.providers.http.guard import Guard
+from tidings.providers.in_app import InAppProvider
+from tidings.providers.in_app import Settings as InboxSettings
+from tidings.providers.signed_receipts import SignedReader
+from tidings.providers.sms.twilio import TwilioReader
 from tidings.testing import eventually
 
 LINK_KEY = b"l" * 32
@@ -38,31 +40,31 @@ FAR = "2030-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """A site, and the mailbox behind it."""
+class NotificationServer:
+    """A server, and the mailbox that its mail is sent to."""
 
     site: Site
     mail: Recorder
 
     @property
-    def office(self) -> Office:
-        return self.site.app.edge.office
+    def services(self) -> NotificationServices:
+        return self.site.app.edge.services
 
     async def call(self, method: str, path: str, document: Any = None, **options: Any) -> Reply:
         return await self.site.call(method, path, document, **options)
 
-    async def done(self, method: str, path: str, document: Any = None, **options: Any) -> Any:
-        """The document of a call that went well."""
+    async def ok(self, method: str, path: str, document: Any = None, **options: Any) -> Any:
+        """The document of a successful call."""
         reply = await self.call(method, path, document, **options)
         assert reply.status in {200, 201}, reply.body
         return reply.document
 
-    async def welcome(self, *users: str) -> None:
-        """Users, and templates to tell them something."""
+    async def create_users(self, *users: str) -> None:
+        """Create users, and templates for their notifications."""
         for user in users or ("ada",):
-            await self.done("PUT", f"/v1/users/{user}", ADA | {"email": f"{user}@example.com"})
-        await self.done("PUT", "/v1/templates/reminder", REMINDER)
-        await self.done("PUT", "/v1/templates/line", IN_APP)
+            await self.ok("PUT", f"/v1/users/{user}", ADA | {"email": f"{user}@example.com"})
+        await self.ok("PUT", "/v1/templates/reminder", REMINDER)
+        await self.ok("PUT", "/v1/templates/line", IN_APP)
 
     async def settled(self, notification: str, state: str = "sent") -> Any:
         """Its last delivery, once it is in this state."""
@@ -75,33 +77,48 @@ class Desk:
 
 
 @asynccontextmanager
-async def staffed(store: Store, folder: Path, key: str | None = None, **readers: ReceiptReader) -> AsyncIterator[Desk]:
-    """A desk that is open."""
+async def notification_server(
+    store: Store, folder: Path, key: str | None = None, **readers: ReceiptReader
+) -> AsyncIterator[NotificationServer]:
+    """A running server."""
     mail = Recorder("email")
 
-    def furnish(engine: Engine) -> Office:
-        cabinet, clock = store.documents, engine.clock
-        office = Office(
-            cabinet,
+    def make_services(engine: Engine) -> NotificationServices:
+        tables, clock = store.tables, engine.clock
+        services = NotificationServices(
+            tables,
             engine,
             clock,
             keys=[LINK_KEY],
-            ways=[Way("mail", "smtp", ("email",)), Way("outbox", "outbox", ("email", "sms", "push", "webhook"))],
-            rates=Rates({"mail": Rate(1_000, 100)}, {"mail": Rate(500, 50)}),
+            configured=[
+                ConfiguredProvider("mail", "smtp", ("email",)),
+                ConfiguredProvider("files", "files", ("email", "sms", "push", "webhook")),
+            ],
+            webhook_check=Guard((443,), plain_http=False, allowed=["10.1.0.0/16"]).check_target,
+            rates=RateLimits({"mail": Rate(1_000, 100)}, {"mail": Rate(500, 50)}),
             readers={"generic": SignedReader([SECRET]), "text": TwilioReader(TOKEN, PUBLIC), **readers},
         )
         channels: dict[str, Provider] = {
-            "inbox": InAppChannel(InboxSettings(), clock, cabinet),
+            "inbox": InAppProvider(InboxSettings()),
             "mail": mail,
-            "outbox": Outbox(OutboxSettings(terminal=False), clock, folder),
+            "files": FileProvider(FileSettings(terminal=False), clock, folder),
         }
-        worker = Worker(store, engine.submit, channels, office.templates, clock, QUICK, tell=office.inbox)
+        worker = Worker(
+            store,
+            channels,
+            services.templates,
+            clock,
+            QUICK,
+            submit=engine.submit,
+            commit=engine.commit,
+            listener=services.inbox,
+        )
         engine.add_service(worker)
-        engine.listen(worker)
-        return office
+        engine.following.watch(worker.topics, worker.notify)
+        return services
 
-    async with serving(store, furnish=furnish, key=key) as site:
-        yield Desk(site, mail)
+    async with serving(store, make_services=make_services, key=key) as site:
+        yield NotificationServer(site, mail)
 
 
 class Events:

@@ -5,10 +5,18 @@ from typing import Any
 
 import pytest
 
-from tests.edges.http.notifications.notification_server import ADA, FAR, IN_APP, LINK_KEY, NINE, REMINDER, Desk
+from tests.edges.http.notifications.notification_server import (
+    ADA,
+    FAR,
+    IN_APP,
+    LINK_KEY,
+    NINE,
+    REMINDER,
+    NotificationServer,
+)
 from tests.edges.http.notifications.test_receipts import standard
 from tests.edges.http.test_openapi import API, SHAPES, check_answer
-from tidings.delivery.unsubscribe import ONE_CLICK, Unsubscription, link
+from tidings.delivery.people.unsubscribe import ONE_CLICK, Unsubscription, link
 from tidings.domain.notifications.delivery import Permanent
 
 USER, TEMPLATE, ONE, INBOX = "/v1/users/{id}", "/v1/templates/{name}", "/v1/notifications/{id}", "/v1/inbox/{user}"
@@ -69,45 +77,49 @@ def filled(path: str, place: str) -> str:
     return re.sub(r"{(\w+)}", lambda found: NAMES.get(found[1], place), path)
 
 
-async def test_real_answers_have_their_shapes(each_desk: Desk) -> None:
+async def test_real_answers_have_their_shapes(server_on_each_store: NotificationServer) -> None:
     for method, path, place, document, status in WALK:
-        reply = await each_desk.call(method, filled(path, place), document)
+        reply = await server_on_each_store.call(method, filled(path, place), document)
         assert reply.status == status, (method, path, place, reply.body)
         check_answer(method, path, reply)
 
 
 @pytest.mark.slow
-async def test_so_have_those_of_what_was_sent(each_desk: Desk) -> None:
-    await each_desk.welcome()
-    lines = await each_desk.call("POST", "/v1/users/import", data=b"id\n?\n", headers={"Content-Type": "text/csv"})
+async def test_real_answers_about_sent_notifications_have_their_shapes(
+    server_on_each_store: NotificationServer,
+) -> None:
+    await server_on_each_store.create_users()
+    lines = await server_on_each_store.call(
+        "POST", "/v1/users/import", data=b"id\n?\n", headers={"Content-Type": "text/csv"}
+    )
     check_answer("POST", "/v1/users/import", lines)
-    told = await each_desk.done("POST", "/v1/notifications", NINE | {"template": "line"})
-    await each_desk.settled(told["id"])
-    check_answer("GET", INBOX, await each_desk.call("GET", "/v1/inbox/ada"))
-    each_desk.mail.answer = lambda _: Permanent("content_refused", "no spam")
-    told = await each_desk.done("POST", "/v1/notifications", NINE)
-    name = (await each_desk.settled(told["id"], "failed"))["name"]
-    each_desk.mail.answer = lambda _: None
-    check_answer("POST", f"{DELIVERY}/retry", await each_desk.call("POST", f"/v1/deliveries/{name}/retry"))
-    await each_desk.settled(told["id"])
-    body, headers = standard(each_desk, {"state": "delivered", "message": name})
-    taken = await each_desk.call("POST", "/receipts/generic/default", data=body, headers=headers)
+    accepted = await server_on_each_store.ok("POST", "/v1/notifications", NINE | {"template": "line"})
+    await server_on_each_store.settled(accepted["id"])
+    check_answer("GET", INBOX, await server_on_each_store.call("GET", "/v1/inbox/ada"))
+    server_on_each_store.mail.answer = lambda _: Permanent("content_refused", "no spam")
+    accepted = await server_on_each_store.ok("POST", "/v1/notifications", NINE)
+    name = (await server_on_each_store.settled(accepted["id"], "failed"))["name"]
+    server_on_each_store.mail.answer = lambda _: None
+    check_answer("POST", f"{DELIVERY}/retry", await server_on_each_store.call("POST", f"/v1/deliveries/{name}/retry"))
+    await server_on_each_store.settled(accepted["id"])
+    body, headers = standard(server_on_each_store, {"state": "delivered", "message": name})
+    taken = await server_on_each_store.call("POST", "/receipts/generic/default", data=body, headers=headers)
     check_answer("POST", "/receipts/{provider}/{tenant}", taken)
-    late = await each_desk.call("POST", f"/v1/deliveries/{name}/retry")
+    late = await server_on_each_store.call("POST", f"/v1/deliveries/{name}/retry")
     assert late.status == 409
     check_answer("POST", f"{DELIVERY}/retry", late)
     for path, real in (
         (DELIVERY, f"/v1/deliveries/{name}"),
-        (f"{ONE}/explain", f"/v1/notifications/{told['id']}/explain"),
+        (f"{ONE}/explain", f"/v1/notifications/{accepted['id']}/explain"),
         ("/v1/deliveries", "/v1/deliveries"),
     ):
-        check_answer("GET", path, await each_desk.call("GET", real))
+        check_answer("GET", path, await server_on_each_store.call("GET", real))
 
 
-async def test_pages_for_people_are_described(desk: Desk) -> None:
+async def test_pages_for_people_are_described(server: NotificationServer) -> None:
     path = link("/unsubscribe", LINK_KEY, Unsubscription("default", "email", "ada@example.com", "news"))
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for method, data, status in (("GET", None, 200), ("POST", b"", 400), ("POST", ONE_CLICK, 200)):
-        reply = await desk.call(method, path, data=data, headers=form)
+        reply = await server.call(method, path, data=data, headers=form)
         answers = API["paths"]["/unsubscribe/{token}"][method.lower()]["responses"]
         assert (reply.status, "text/html" in SHAPES.resolve(answers[str(status)])["content"]) == (status, True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.edges.http.notifications.notification_server import FAR, NINE, REMINDER, Desk
+from tests.edges.http.notifications.notification_server import FAR, NINE, REMINDER, NotificationServer
 
 ONE = "/v1/templates/reminder"
 
@@ -13,44 +13,44 @@ def text(words: str) -> dict[str, Any]:
     return {"parts": {"email": {"en": {"subject": "Hi", "text": words}}}}
 
 
-async def test_each_change_is_a_version(each_desk: Desk) -> None:
-    first = await each_desk.call("PUT", ONE, REMINDER)
+async def test_each_change_is_a_version(server_on_each_store: NotificationServer) -> None:
+    first = await server_on_each_store.call("PUT", ONE, REMINDER)
     assert (first.status, first.headers["Location"]) == (201, ONE)
     wanted = {"name": "reminder", "outcome": "stored", "version": 1, "needs": ["name", "what"], "channels": ["email"]}
     assert first.document == wanted
-    same = await each_desk.call("PUT", ONE, REMINDER)
+    same = await server_on_each_store.call("PUT", ONE, REMINDER)
     assert (same.status, same.document["outcome"], same.document["version"]) == (200, "unchanged", 1)
-    assert (await each_desk.done("PUT", ONE, text("Bye.") | {"urgency": "digest"}))["version"] == 2
-    latest = await each_desk.done("GET", ONE)
+    assert (await server_on_each_store.ok("PUT", ONE, text("Bye.") | {"urgency": "digest"}))["version"] == 2
+    latest = await server_on_each_store.ok("GET", ONE)
     assert (latest["version"], latest["latest"], latest["needs"], latest["urgency"]) == (2, 2, [], "digest")
-    former = await each_desk.done("GET", f"{ONE}?version=1")
+    former = await server_on_each_store.ok("GET", f"{ONE}?version=1")
     assert (former["version"], former["parts"], former["latest"]) == (1, REMINDER["parts"], 2)
-    page = await each_desk.done("GET", f"{ONE}/versions?limit=1")
+    page = await server_on_each_store.ok("GET", f"{ONE}/versions?limit=1")
     assert ([each["version"] for each in page["versions"]], page["cursor"]) == ([2], "2")
-    page = await each_desk.done("GET", f"{ONE}/versions?limit=1&cursor=2")
+    page = await server_on_each_store.ok("GET", f"{ONE}/versions?limit=1&cursor=2")
     assert ([each["version"] for each in page["versions"]], page["cursor"]) == ([1], None)
-    [line] = (await each_desk.done("GET", "/v1/templates"))["templates"]
+    [line] = (await server_on_each_store.ok("GET", "/v1/templates"))["templates"]
     assert (line["name"], line["latest"]) == ("reminder", 2)
-    assert (await each_desk.done("DELETE", ONE)) == {"name": "reminder", "outcome": "deleted"}
-    assert (await each_desk.call("GET", ONE)).status == 404
-    assert (await each_desk.call("DELETE", ONE)).status == 404
+    assert (await server_on_each_store.ok("DELETE", ONE)) == {"name": "reminder", "outcome": "deleted"}
+    assert (await server_on_each_store.call("GET", ONE)).status == 404
+    assert (await server_on_each_store.call("DELETE", ONE)).status == 404
 
 
-async def test_what_was_got_can_be_put_again(desk: Desk) -> None:
+async def test_a_template_can_be_put_as_it_was_returned(server: NotificationServer) -> None:
     parts = {
         "email": {"en": {"subject": "Hi", "text": ""}},
         "push": {"en": {"title": "Hi", "body": ""}},
         "webhook": {"en": {"body": {}}},
         "in_app": {"en": {"title": "Hi", "body": ""}},
     }
-    await desk.done("PUT", ONE, {"parts": parts})
-    found = await desk.done("GET", ONE)
+    await server.ok("PUT", ONE, {"parts": parts})
+    found = await server.ok("GET", ONE)
     assert found["parts"] == parts
-    assert (await desk.done("PUT", ONE, {"parts": found["parts"]}))["outcome"] == "unchanged"
-    assert (await desk.done("POST", f"{ONE}/preview", {"channel": "webhook"}))["body"] == {}
+    assert (await server.ok("PUT", ONE, {"parts": found["parts"]}))["outcome"] == "unchanged"
+    assert (await server.ok("POST", f"{ONE}/preview", {"channel": "webhook"}))["body"] == {}
 
 
-async def test_a_preview_renders_the_template(desk: Desk) -> None:
+async def test_a_preview_renders_the_template(server: NotificationServer) -> None:
     parts = {
         "email": {
             "en": {"subject": "Hi {{ name }}", "html": "<b>{{ name }}</b>"},
@@ -60,11 +60,11 @@ async def test_a_preview_renders_the_template(desk: Desk) -> None:
         "webhook": {"en": {"body": {"who": "{{ name }}", "n": 1}}},
         "push": {"en": {"title": "t", "body": "b", "data": {"k": "{{ name }}"}}},
     }
-    await desk.done("PUT", ONE, {"parts": parts})
+    await server.ok("PUT", ONE, {"parts": parts})
 
     async def said(channel: str, **more: Any) -> Any:
         document = {"channel": channel, "variables": {"name": "<A>"}} | more
-        return await desk.done("POST", f"{ONE}/preview", document)
+        return await server.ok("POST", f"{ONE}/preview", document)
 
     email = await said("email")
     assert (email["title"], email["html"], email["locale"]) == ("Hi <A>", "<b>&lt;A&gt;</b>", "en")
@@ -74,16 +74,18 @@ async def test_a_preview_renders_the_template(desk: Desk) -> None:
     assert (await said("push"))["data"] == {"k": "<A>"}
 
 
-async def test_a_template_that_pending_notifications_need_is_not_removed(each_desk: Desk) -> None:
-    await each_desk.welcome()
-    told = await each_desk.done("POST", "/v1/notifications", NINE | {"at": FAR})
+async def test_a_template_that_pending_notifications_need_is_not_removed(
+    server_on_each_store: NotificationServer,
+) -> None:
+    await server_on_each_store.create_users()
+    accepted = await server_on_each_store.ok("POST", "/v1/notifications", NINE | {"at": FAR})
     more = text("{{ name }} {{ what }} {{ where }}")
-    refused = await each_desk.call("PUT", ONE, more)
+    refused = await server_on_each_store.call("PUT", ONE, more)
     assert (refused.status, "where" in refused.problem["detail"]) == (409, True)
-    assert (await each_desk.call("DELETE", ONE)).status == 409
-    assert (await each_desk.done("PUT", f"{ONE}?force=true", more))["version"] == 2
-    await each_desk.done("DELETE", f"/v1/notifications/{told['id']}")
-    assert (await each_desk.done("DELETE", ONE))["outcome"] == "deleted"
+    assert (await server_on_each_store.call("DELETE", ONE)).status == 409
+    assert (await server_on_each_store.ok("PUT", f"{ONE}?force=true", more))["version"] == 2
+    await server_on_each_store.ok("DELETE", f"/v1/notifications/{accepted['id']}")
+    assert (await server_on_each_store.ok("DELETE", ONE))["outcome"] == "deleted"
 
 
 @pytest.mark.parametrize(
@@ -111,14 +113,16 @@ async def test_a_template_that_pending_notifications_need_is_not_removed(each_de
         ("POST", f"{ONE}/preview", {"channel": "email", "locale": "??"}, 400, "is not a language"),
     ],
 )
-async def test_wrong_requests(desk: Desk, method: str, path: str, document: Any, status: int, words: str) -> None:
-    reply = await desk.call(method, path, document)
+async def test_wrong_requests(
+    server: NotificationServer, method: str, path: str, document: Any, status: int, words: str
+) -> None:
+    reply = await server.call(method, path, document)
     assert reply.status == status, reply.body
     assert words in reply.problem["detail"]
 
 
-async def test_a_preview_needs_its_variables(desk: Desk) -> None:
-    await desk.done("PUT", ONE, REMINDER)
-    reply = await desk.call("POST", f"{ONE}/preview", {"channel": "email", "variables": {"name": "A"}})
+async def test_a_preview_needs_its_variables(server: NotificationServer) -> None:
+    await server.ok("PUT", ONE, REMINDER)
+    reply = await server.call("POST", f"{ONE}/preview", {"channel": "email", "variables": {"name": "A"}})
     assert (reply.status, "what" in reply.problem["detail"]) == (400, True)
-    assert (await desk.call("POST", f"{ONE}/preview", {"channel": "sms", "variables": {}})).status == 400
+    assert (await server.call("POST", f"{ONE}/preview", {"channel": "sms", "variables": {}})).status == 400

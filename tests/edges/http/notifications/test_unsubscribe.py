@@ -1,10 +1,10 @@
-"""The link at the end of a message: looking changes nothing, one click ends it, no login."""
+"""The unsubscribe link: reading changes nothing, one click unsubscribes, without login."""
 
 import pytest
 
-from tests.edges.http.notifications.notification_server import LINK_KEY, NINE, Desk
+from tests.edges.http.notifications.notification_server import LINK_KEY, NINE, NotificationServer
 from tests.edges.http.test_keys import made
-from tidings.delivery.unsubscribe import ONE_CLICK, Unsubscription, link
+from tidings.delivery.people.unsubscribe import ONE_CLICK, Unsubscription, link
 from tidings.domain.names import DEFAULT_TENANT
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -23,27 +23,33 @@ def path(category: str = "news", key: bytes = LINK_KEY) -> str:
         (MULTIPART, {"Content-Type": "multipart/form-data; boundary=b"}),
     ],
 )
-async def test_one_click_ends_it(each_desk: Desk, body: bytes, kind: dict[str, str]) -> None:
-    await each_desk.welcome()
-    boss = await made(each_desk.site, "boss", "default", admin=True)
-    shown = await each_desk.call("GET", path())
+async def test_one_click_unsubscribes(
+    server_on_each_store: NotificationServer, body: bytes, kind: dict[str, str]
+) -> None:
+    await server_on_each_store.create_users()
+    boss = await made(server_on_each_store.site, "boss", "default", admin=True)
+    shown = await server_on_each_store.call("GET", path())
     assert (shown.status, shown.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert b"ada@example.com" in shown.body
     assert b'name="List-Unsubscribe" value="One-Click"' in shown.body
     assert "default-src 'none'" in shown.headers["Content-Security-Policy"]
-    assert (await each_desk.done("GET", "/v1/suppressions", headers=boss))["suppressions"] == [], "looking is no wish"
+    assert (await server_on_each_store.ok("GET", "/v1/suppressions", headers=boss))["suppressions"] == [], (
+        "reading the page does not unsubscribe"
+    )
     for _ in range(2):
-        done = await each_desk.call("POST", path(), data=body, headers=kind)
-        assert (done.status, b"will no longer be sent" in done.body) == (200, True)
-    [kept] = (await each_desk.done("GET", "/v1/suppressions", headers=boss))["suppressions"]
+        ok = await server_on_each_store.call("POST", path(), data=body, headers=kind)
+        assert (ok.status, b"will no longer be sent" in ok.body) == (200, True)
+    [kept] = (await server_on_each_store.ok("GET", "/v1/suppressions", headers=boss))["suppressions"]
     assert (kept["address"], kept["category"]) == ("ada@example.com", "news")
-    assert (await each_desk.done("GET", "/v1/users/ada", headers=boss))["preferences"] == {"email/news": False}
-    news = await each_desk.done("POST", "/v1/notifications", NINE | {"category": "news", "id": "n"}, headers=boss)
+    assert (await server_on_each_store.ok("GET", "/v1/users/ada", headers=boss))["preferences"] == {"email/news": False}
+    news = await server_on_each_store.ok(
+        "POST", "/v1/notifications", NINE | {"category": "news", "id": "n"}, headers=boss
+    )
     assert news["outcome"] == "scheduled"
 
 
-async def test_what_does_not_end_anything(desk: Desk) -> None:
-    await desk.welcome()
+async def test_requests_that_do_not_unsubscribe(server: NotificationServer) -> None:
+    await server.create_users()
     for body, kind in (
         (b"", FORM),
         (b"List-Unsubscribe=Later", FORM),
@@ -52,20 +58,20 @@ async def test_what_does_not_end_anything(desk: Desk) -> None:
         (MULTIPART, {"Content-Type": "multipart/form-data"}),
         (b"{}", {"Content-Type": "application/json"}),
     ):
-        assert (await desk.call("POST", path(), data=body, headers=kind)).status == 400, body
+        assert (await server.call("POST", path(), data=body, headers=kind)).status == 400, body
     for wrong in (path(key=b"x" * 32), path()[:-2], "/unsubscribe/x", "/unsubscribe/%FF", f"/unsubscribe/{'x' * 3000}"):
-        assert (await desk.call("GET", wrong)).status in {400, 404}, wrong
-        assert (await desk.call("POST", wrong, data=ONE_CLICK, headers=FORM)).status in {400, 404}, wrong
+        assert (await server.call("GET", wrong)).status in {400, 404}, wrong
+        assert (await server.call("POST", wrong, data=ONE_CLICK, headers=FORM)).status in {400, 404}, wrong
     for method in ("GET", "POST"):
         data = ONE_CLICK if method == "POST" else None
-        assert (await desk.call(method, path("transactional"), data=data, headers=FORM)).status == 400
-    assert (await desk.call("POST", path(), data=b"x" * 10_000, headers=FORM)).status == 413
-    assert (await desk.call("DELETE", path())).status == 405
-    assert (await desk.done("GET", "/v1/suppressions"))["suppressions"] == []
+        assert (await server.call(method, path("transactional"), data=data, headers=FORM)).status == 400
+    assert (await server.call("POST", path(), data=b"x" * 10_000, headers=FORM)).status == 413
+    assert (await server.call("DELETE", path())).status == 405
+    assert (await server.ok("GET", "/v1/suppressions"))["suppressions"] == []
 
 
-async def test_a_page_shows_names_as_text(desk: Desk) -> None:
-    wish = Unsubscription(DEFAULT_TENANT, "email", "<script>@example.com", "<b>")
-    shown = await desk.call("GET", link("/unsubscribe", LINK_KEY, wish))
+async def test_a_page_shows_names_as_text(server: NotificationServer) -> None:
+    unsubscription = Unsubscription(DEFAULT_TENANT, "email", "<script>@example.com", "<b>")
+    shown = await server.call("GET", link("/unsubscribe", LINK_KEY, unsubscription))
     assert b"<script>" not in shown.body
     assert b"&lt;b&gt;" in shown.body

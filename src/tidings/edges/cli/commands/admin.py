@@ -35,7 +35,7 @@ NAMES = {
     "paused": "paused",
     "finished": "finished, remembered",
     "receipts": "idempotency keys",
-    "documents": "documents",
+    "rows": "rows of notifications",
     "keys": "API keys",
     "positions": "positions in request topics",
 }

@@ -59,12 +59,22 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_filters(parser: argparse.ArgumentParser, states: tuple[str, ...], of_state: str) -> None:
+    add_filters(parser, "due", states, of_state)
+    parser.add_argument("--notification", metavar="ID", help="only of this notification")
+
+
+def add_filters(
+    parser: argparse.ArgumentParser,
+    event: str,
+    states: tuple[str, ...] = STATES,
+    of_state: str = "only in this state",
+) -> None:
+    """The filters that deliveries and notifications share; `event` is what the times are compared with."""
     parser.add_argument("--user", help="only to this user")
     parser.add_argument("--state", choices=states, help=of_state)
     parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
-    parser.add_argument("--notification", metavar="ID", help="only of this notification")
-    parser.add_argument("--since", metavar="TIME", help="only due at or after: -1h, or a time")
-    parser.add_argument("--until", metavar="TIME", help="only due before, likewise")
+    parser.add_argument("--since", metavar="TIME", help=f"only {event} at or after: -1h, or a time")
+    parser.add_argument("--until", metavar="TIME", help=f"only {event} before, likewise")
 
 
 def _query(arguments: Arguments) -> dict[str, object]:

@@ -1,9 +1,11 @@
 """`notify` and `notifications`: send notifications, and show what happened to them."""
 
 import argparse
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+from tidings.domain.names import Policy
 from tidings.domain.notifications.notification import InlineContent
 from tidings.edges.cli.arguments import (
     Arguments,
@@ -18,9 +20,19 @@ from tidings.edges.cli.arguments import (
     show_outcome,
     show_pages,
 )
-from tidings.edges.cli.client import faults, segment
-from tidings.edges.cli.commands.deliveries import SPARE, STATES, heads, row_of
-from tidings.edges.cli.commands.schedule import add_timing, text_of, timing_of
+from tidings.edges.cli.client import Client, faults, in_commands, segment
+from tidings.edges.cli.commands.deliveries import SPARE, STATES, add_filters, heads, row_of
+from tidings.edges.cli.commands.schedule import (
+    BESIDE,
+    LISTS,
+    WHEN,
+    add_timing,
+    add_unset,
+    send_lines,
+    text_of,
+    timing_of,
+    with_removed,
+)
 from tidings.edges.cli.commands.templates import PARTS, add_variables, variables_of
 from tidings.edges.cli.exit_codes import Exit, Failure
 from tidings.edges.cli.screen import Screen, clock_text, shown
@@ -35,6 +47,10 @@ SPECIAL_FIELDS = {
     *("user", "users", "to", "channel", "channels", "version", "variables", "content", "words", "count"),
 }
 OPTIONS = tuple(name for name in names_of(NewNotification) if name not in SPECIAL_FIELDS)
+CHANGEABLE = tuple(name for name in OPTIONS if name not in {"id", "dedupe_key", "dedupe_window"})
+LINE_FIELDS = ("users", "to", "channel", "version", "var", "vars", *CONTENT, *OPTIONS, *WHEN, *BESIDE, *LISTS, "count")
+REPLACE = "replace a pending notification, or add it"
+CHANGE = "change single fields of a pending notification"
 CODES = {"rejected": Exit.USAGE, "conflict": Exit.CONFLICT}
 
 
@@ -43,6 +59,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "users", metavar="USER", nargs="*", help="the recipients; local times are in each user's own time zone"
     )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="send each line of a file of JSON lines; - for standard input",
+    )
+    _add_request(parser, OPTIONS)
+    add_server(parser)
+    parser.set_defaults(run=notify)
+
+
+def _add_request(parser: argparse.ArgumentParser, options: Sequence[str]) -> None:
+    """Add the options for the channels, the content, when, and these fields."""
     parser.add_argument("--to", metavar="ADDRESS", help="a bare address instead, with its --channel")
     parser.add_argument(
         "--channel",
@@ -59,23 +88,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", metavar="TEXT", help=f"{content}, instead of a template; @FILE for a file, - for stdin"
         )
-    for name in OPTIONS:
+    for name in options:
         add_field(parser, NewNotification, name)
     add_timing(parser, NewNotification)
-    add_server(parser)
-    parser.set_defaults(run=notify)
 
 
 def notify(arguments: Arguments, screen: Screen) -> int:
-    """Send the request, and print an outcome for each user."""
-    document = {**_recipient(arguments), **_content(arguments), **timing_of(arguments)}
-    given = {name: getattr(arguments, name) for name in ("count", *OPTIONS)}
-    document |= {name: value for name, value in given.items() if value is not None}
-    answer = client_of(arguments).call("POST", "/v1/notifications", body=document)
+    """Send the request, and print an outcome for each user; or send each line of a file."""
+    if arguments.source is not None:
+        given = [name for name in LINE_FIELDS if getattr(arguments, name)]
+        if given:
+            raise Failure(Exit.USAGE, f"with --from, each line has its own {given[0]}: leave it out here")
+        return send_lines(arguments, screen, "/v1/notifications")
+    answer = client_of(arguments).call("POST", "/v1/notifications", body=_document(arguments))
     if len(arguments.users) < 2:
         return _show_outcome(answer, arguments, screen)
     codes = {_show_outcome(each, arguments, screen) for each in answer["notifications"]} - {Exit.DONE}
     return Exit.FAILED if len(codes) > 1 or Exit.USAGE in codes else max(codes, default=Exit.DONE)
+
+
+def _document(arguments: Arguments) -> dict[str, Any]:
+    """The notification that the arguments ask for."""
+    document = {**_recipient(arguments), **_content(arguments), **timing_of(arguments)}
+    given = {name: getattr(arguments, name) for name in ("count", *OPTIONS)}
+    return document | {name: value for name, value in given.items() if value is not None}
 
 
 def _recipient(arguments: Arguments) -> dict[str, Any]:
@@ -85,19 +121,22 @@ def _recipient(arguments: Arguments) -> dict[str, Any]:
         raise Failure(
             Exit.USAGE, "no recipient: give a USER (or several), or an address with --to ADDRESS and its --channel"
         )
-    channels: dict[str, Any] = {}
-    if "all" in arguments.channel:
-        if len(arguments.channel) > 1:
-            raise Failure(Exit.USAGE, "--channel all means every channel: leave the others out")
-        channels = {"channels": "all"}
-    elif arguments.channel:
-        one = len(arguments.channel) == 1
-        channels = {"channel": arguments.channel[0]} if one else {"channels": arguments.channel}
+    channels = _channels(arguments)
     if arguments.to is not None:
         return {"to": _address(arguments.to, arguments.channel), **channels}
     if len(arguments.users) == 1:
         return {"user": arguments.users[0], **channels}
     return {"users": arguments.users, **channels}
+
+
+def _channels(arguments: Arguments) -> dict[str, Any]:
+    if "all" in arguments.channel:
+        if len(arguments.channel) > 1:
+            raise Failure(Exit.USAGE, "--channel all means every channel: leave the others out")
+        return {"channels": "all"}
+    if not arguments.channel:
+        return {}
+    return {"channel": arguments.channel[0]} if len(arguments.channel) == 1 else {"channels": arguments.channel}
 
 
 def _address(text: str, channels: list[str]) -> Any:
@@ -111,7 +150,7 @@ def _address(text: str, channels: list[str]) -> Any:
 
 
 def _content(arguments: Arguments) -> dict[str, Any]:
-    content = {name: text_of(text, f"--{name}") for name in CONTENT if (text := getattr(arguments, name)) is not None}
+    content = _inline(arguments)
     if arguments.template is not None and content:
         raise Failure(Exit.USAGE, f"give either --template or a literal text (--{next(iter(content))}), not both")
     if arguments.template is None and not content:
@@ -122,6 +161,14 @@ def _content(arguments: Arguments) -> dict[str, Any]:
         if arguments.version is not None or arguments.var or arguments.vars is not None:
             raise Failure(Exit.USAGE, "a literal text is sent as it is: --var, --vars and --version need --template")
         return {"content": content}
+    return _values(arguments)
+
+
+def _inline(arguments: Arguments) -> dict[str, str]:
+    return {name: text_of(text, f"--{name}") for name in CONTENT if (text := getattr(arguments, name)) is not None}
+
+
+def _values(arguments: Arguments) -> dict[str, Any]:
     document: dict[str, Any] = {}
     if variables := variables_of(arguments):
         document["variables"] = variables
@@ -156,7 +203,7 @@ def _show_outcome(answer: dict[str, Any], arguments: Arguments, screen: Screen) 
         end = f": it is already {shown(state)}, and nothing new will be sent"
     if reason := answer.get("reason") or "; ".join(faults(answer)):
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
-        end = f": {shown(reason)}{first}"
+        end = f": {in_commands(shown(reason), '/v1/notifications')}{first}"
     note = answer.get("note")
     if is_missed(note):
         screen.say(missed_line(answer, screen))
@@ -172,33 +219,59 @@ def configure_notifications(parser: argparse.ArgumentParser) -> None:
     _add_search(parser)
     add_server(parser)
     parser.set_defaults(run=index)
-    verbs = parser.add_subparsers(metavar="list|show|explain|cancel")
+    verbs = parser.add_subparsers(metavar="list|show|explain|replace|change|reschedule|pause|resume|cancel")
     for name, purpose, run in (
         ("list", "list notifications, the latest first", index),
         ("show", "show a notification and its deliveries", show),
         ("explain", "show the history of a notification, from acceptance to the receipt", explain),
+        ("reschedule", "change when a pending notification is due", reschedule),
+        ("pause", "pause notifications until they are resumed", hold),
+        ("resume", "resume paused notifications", hold),
         ("cancel", "cancel notifications that have not been sent", cancel),
     ):
         verb = add_bare_verb(verbs, name, purpose, run)
+        verb.set_defaults(verb=name)
         if name == "list":
             _add_search(verb)
-        elif name == "cancel":
+        elif name == "reschedule":
+            verb.add_argument("which", metavar="NOTIFICATION", help="the notification")
+            add_timing(verb, NewNotification, required=True)
+            verb.set_defaults(**dict.fromkeys((*WHEN, *BESIDE, "count")), **{field: [] for field in LISTS})
+        elif name in {"cancel", "pause", "resume"}:
             verb.add_argument("ids", metavar="NOTIFICATION", nargs="+", help="the notifications")
+            if name == "resume":
+                missed = "what to do with occurrences that fell due while paused; default: the policy (--late)"
+                verb.add_argument("--missed", choices=get_args(Policy), help=missed)
         else:
             verb.add_argument("which", metavar="NOTIFICATION", help="the notification")
 
+    _configure_replace(verbs.add_parser("replace", help=REPLACE, description=REPLACE))
+    _configure_change(verbs.add_parser("change", help=CHANGE, description=CHANGE))
+
+
+def _configure_replace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("which", metavar="NOTIFICATION", help="the notification")
+    configure(parser)
+    parser.add_argument("--reuse", action="store_true", help="begin again with an id that was cancelled or has ended")
+    parser.set_defaults(run=replace)
+
+
+def _configure_change(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("which", metavar="NOTIFICATION", help="the notification")
+    add_field(parser, NewNotification, "user")
+    _add_request(parser, CHANGEABLE)
+    add_unset(parser)
+    add_server(parser)
+    parser.set_defaults(run=change)
+
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user", help="only to this user")
+    add_filters(parser, "accepted", (*STATES, "paused"))
     parser.add_argument("--to", metavar="ADDRESS", help="only to this bare address")
-    parser.add_argument("--state", choices=STATES, help="only in this state")
-    parser.add_argument("--channel", choices=tuple(PARTS), help="only by this channel")
     parser.add_argument("--template", metavar="NAME", help="only of this template")
     parser.add_argument("--batch", metavar="NAME", help="only of this batch")
     parser.add_argument("--category", help="only of this category")
     parser.add_argument("--priority", choices=("high", "normal", "low"), help="only of this priority")
-    parser.add_argument("--since", metavar="TIME", help="accepted at or after: -1h, or a time")
-    parser.add_argument("--until", metavar="TIME", help="accepted before, likewise")
     add_paging(parser)
 
 
@@ -232,18 +305,69 @@ def explain(arguments: Arguments, screen: Screen) -> int:
         return Exit.DONE
     state = screen.word(document["state"]) if "state" in document else ""
     screen.say(f"{screen.paint(shown(document.get('id')), 'bold')} {state}".rstrip())
-    names = ("when", "what", "try", "channel", "provider", "its id", "due", "late", "why")
+    history = document["history"]
+    is_named = len({event["delivery"] for event in history if "delivery" in event}) > 1
+    named = ("delivery",) if is_named else ()
+    names = ("when", "what", *named, "try", "channel", "provider", "its id", "due", "late", "why")
     spare = ("its id", "due", "provider", "channel")
-    screen.table(names, [_event(event, screen) for event in document["history"]], spare=spare)
+    rows = [_event(event, screen, is_named=is_named) for event in history]
+    screen.table(names, rows, spare=spare)
     return Exit.DONE
 
 
+def replace(arguments: Arguments, screen: Screen) -> int:
+    """Replace a pending notification, or add it."""
+    if len(arguments.users) > 1:
+        raise Failure(Exit.USAGE, "a notification has one recipient: give one USER")
+    query = {"reuse": "true"} if arguments.reuse else None
+    answer = client_of(arguments).call("PUT", _path(arguments.which), query=query, body=_document(arguments))
+    show_outcome(answer, "", arguments, screen)
+    return Exit.DONE
+
+
+def change(arguments: Arguments, screen: Screen) -> int:
+    """Change only the given fields of a pending notification."""
+    document = {} if arguments.user is None else {"user": arguments.user}
+    if arguments.to is not None:
+        document["to"] = _address(arguments.to, arguments.channel)
+    if content := _inline(arguments):
+        document["content"] = content
+    document |= {**_channels(arguments), **_values(arguments), **timing_of(arguments)}
+    given = {name: getattr(arguments, name) for name in ("count", *CHANGEABLE)}
+    document |= {name: value for name, value in given.items() if value is not None}
+    body = with_removed(document, arguments.unset)
+    return show_outcome(client_of(arguments).call("PATCH", _path(arguments.which), body=body), "", arguments, screen)
+
+
+def reschedule(arguments: Arguments, screen: Screen) -> int:
+    """Change when a pending notification is due, and nothing else."""
+    body = timing_of(arguments) | ({} if arguments.count is None else {"count": arguments.count})
+    answer = client_of(arguments).call("PATCH", _path(arguments.which), body=body)
+    show_outcome(answer, "", arguments, screen)
+    return Exit.DONE
+
+
+def hold(arguments: Arguments, screen: Screen) -> int:
+    """Pause or resume each."""
+    missed = getattr(arguments, "missed", None)
+    query = None if missed is None else {"missed": missed}
+    verb = arguments.verb
+    return _change_each(
+        arguments, screen, lambda client, name: client.call("POST", f"{_path(name)}/{verb}", query=query)
+    )
+
+
 def cancel(arguments: Arguments, screen: Screen) -> int:
-    """Cancel each, and continue if one cannot be cancelled; returns the highest exit code."""
+    """Cancel each."""
+    return _change_each(arguments, screen, lambda client, name: client.call("DELETE", _path(name)))
+
+
+def _change_each(arguments: Arguments, screen: Screen, change: Callable[[Client, str], Any]) -> int:
+    """Change each, and continue if one cannot be changed; returns the highest exit code."""
     client, worst = client_of(arguments), Exit.DONE
     for name in arguments.ids:
         try:
-            show_outcome(client.call("DELETE", _path(name)), "", arguments, screen)
+            show_outcome(change(client, name), "", arguments, screen)
         except Failure as failure:
             if failure.code == Exit.UNREACHABLE:
                 raise
@@ -275,11 +399,12 @@ def _show_rows(rows: Rows, first: bool, screen: Screen) -> None:
     screen.table(names, cells, heading=first, spare=("channels", "template"))
 
 
-def _event(event: dict[str, Any], screen: Screen) -> tuple[object, ...]:
+def _event(event: dict[str, Any], screen: Screen, *, is_named: bool) -> tuple[object, ...]:
     late = event.get("late_ms")
     return (
         screen.moment(event.get("at")),
         event.get("event"),
+        *((event.get("delivery"),) if is_named else ()),
         event.get("attempt"),
         event.get("channel"),
         event.get("provider"),

@@ -1,14 +1,15 @@
-"""`schedule`, `publish` and `replace`: one message from arguments, or many from a file."""
+"""`schedule`, `publish`, `replace` and `change`: one message from arguments, or many from a file."""
 
 import argparse
 import base64
 import os
+import shlex
 import sys
 import threading
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,9 @@ from typing import Any, cast
 import msgspec
 
 from tidings.clock import SystemClock
+from tidings.domain.errors import Invalid
+from tidings.domain.recurrence.timezone import check_zone
+from tidings.domain.schedules.iso8601 import is_relative_day, resolve_relative_day
 from tidings.edges.cli.arguments import (
     FINISHED_STATES,
     Arguments,
@@ -27,11 +31,11 @@ from tidings.edges.cli.arguments import (
     positive,
     show_outcome,
 )
-from tidings.edges.cli.client import Client, faults, reason_of, segment
-from tidings.edges.cli.exit_codes import Exit, Failure, code_of_outcome
+from tidings.edges.cli.client import Client, faults, in_commands, reason_of, segment
+from tidings.edges.cli.exit_codes import Exit, Failure, code_of_outcome, program
 from tidings.edges.cli.screen import Progress, Screen, shown
 from tidings.shapes.fields import fields_of, help_of, lowered, names_of
-from tidings.shapes.schedule import NewSchedule, When
+from tidings.shapes.schedule import NewSchedule, Preview, When
 
 # Fields with an option of another name or form; every other field has an option of its own name.
 SPECIAL_FIELDS = {
@@ -45,8 +49,13 @@ LISTS = ("rdates", "exdates")
 BESIDE = tuple(name for name in names_of(When) if name not in {*WHEN, *LISTS, "scheduled_at"})
 METAVARS = {"at": "TIME", "every": "INTERVAL", "rrule": "RULE", "cron": "EXPRESSION", "start": "TIME", "until": "TIME"}
 
+# Where a relative day is resolved here and not by the server.
+BY_THIS_MACHINE = (NewSchedule, Preview)
+RELATIVE_DAYS = "; also 'tomorrow 09:00' or 'monday 8:30', in --zone or this machine's time zone"
+
 BLOCK_BYTES = 256 * 1024
 TIMEOUT_S = 120.0
+PRECONDITION_FAILED = 412
 BAD_LINES_SHOWN = 20
 NDJSON = "application/x-ndjson"
 
@@ -94,7 +103,11 @@ def message_of(arguments: Arguments) -> dict[str, Any]:
     """Key, value, headers and bus, as the HTTP API accepts them."""
     if arguments.value is None:
         raise Failure(Exit.USAGE, "VALUE is missing: give text, @FILE, or - for standard input")
-    document = _bytes("value", content_of(arguments.value))
+    return _message_of(arguments)
+
+
+def _message_of(arguments: Arguments) -> dict[str, Any]:
+    document = {} if arguments.value is None else _bytes("value", content_of(arguments.value))
     if arguments.key is not None:
         document |= _bytes("key", os.fsencode(arguments.key))
     if arguments.header:
@@ -104,10 +117,35 @@ def message_of(arguments: Arguments) -> dict[str, Any]:
     return document
 
 
-def schedule_of(arguments: Arguments) -> dict[str, Any]:
+def schedule_of(arguments: Arguments, screen: Screen) -> dict[str, Any]:
     """A schedule, as the HTTP API accepts it."""
-    document: dict[str, Any] = {"topic": arguments.to, **message_of(arguments)}
-    document |= timing_of(arguments)
+    return {"topic": arguments.to, **message_of(arguments), **_timed_of(arguments, screen)}
+
+
+def changes_of(arguments: Arguments, screen: Screen) -> dict[str, Any]:
+    """The fields that change, as the HTTP API accepts them; those that are removed are null."""
+    document = {} if arguments.to is None else {"topic": arguments.to}
+    return with_removed(document | _message_of(arguments) | _timed_of(arguments, screen), arguments.unset)
+
+
+def add_unset(parser: argparse.ArgumentParser) -> None:
+    """Add the option that removes fields."""
+    parser.add_argument("--unset", action="append", default=[], metavar="FIELD", help="remove this field; repeatable")
+
+
+def with_removed(document: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """The changes, with null for the fields that are removed; raises `Failure` if there are none."""
+    removed = {name.replace("-", "_"): None for name in fields}
+    if both := document.keys() & removed.keys():
+        raise Failure(Exit.USAGE, f"--unset {min(both)} removes what another flag gives: leave one of them out")
+    if not document and not removed:
+        raise Failure(Exit.USAGE, "nothing to change: give the fields that change, or --unset FIELD")
+    return document | removed
+
+
+def _timed_of(arguments: Arguments, screen: Screen) -> dict[str, Any]:
+    """When it is due, its lateness policy and labels."""
+    document = local_timing_of(arguments, screen)
     for name in ("count", *OPTIONS):
         if (value := getattr(arguments, name)) is not None:
             document[name] = value
@@ -163,7 +201,8 @@ def add_timing(
     """Add the options for the fields of `shape` that say when. `ends`: with `--count`, which ends a rule."""
     when = parser.add_mutually_exclusive_group(required=required)
     for name in WHEN:
-        add_field(when, shape, name, metavar=METAVARS[name])
+        more = {"help": f"{help_of(shape, name)}{RELATIVE_DAYS}"} if name == "at" and shape in BY_THIS_MACHINE else {}
+        add_field(when, shape, name, metavar=METAVARS[name], **more)
     group = parser.add_argument_group("recurring and local times")
     for name in BESIDE:
         add_field(group, shape, name, **({"metavar": METAVARS[name]} if name in METAVARS else {}))
@@ -181,6 +220,46 @@ def timing_of(arguments: Arguments) -> dict[str, Any]:
     given = {name: getattr(arguments, name) for name in (*WHEN, *BESIDE)}
     document = {name: value for name, value in given.items() if value is not None}
     return document | {name: value for name in LISTS if (value := getattr(arguments, name))}
+
+
+def local_timing_of(arguments: Arguments, screen: Screen) -> dict[str, Any]:
+    """The same, with `tomorrow 09:00` or `monday 8:30` resolved: in the time zone given, else in that of this machine.
+
+    The server does that itself for notifications, because each recipient has a time zone.
+    """
+    document = timing_of(arguments)
+    at = document.get("at")
+    if not isinstance(at, str) or not is_relative_day(at):
+        return document
+    zone = document.get("zone")
+    if zone is None:
+        zone = machine_zone()
+        screen.note(f"note: {at!r} is read in {zone}, the time zone of this machine; --zone gives another")
+    check_zone(zone)
+    return document | {"at": resolve_relative_day(at, zone, SystemClock().now()), "zone": zone}
+
+
+def machine_zone() -> str:
+    """The IANA name of this machine's time zone: by the variable TZ, or as the system is set; UTC if it has none."""
+    if (named := os.environ.get("TZ", "").lstrip(":")) and not named.startswith("/"):
+        return _zone(named, "TZ")
+    file = named or "/etc/localtime"
+    _, found, name = os.path.realpath(file).rpartition("/zoneinfo/")
+    if found:
+        return _zone(name.removeprefix("posix/").removeprefix("right/"), file)
+    with suppress(OSError):
+        if text := Path("/etc/timezone").read_text().strip():
+            return _zone(text, "/etc/timezone")
+    return "UTC"
+
+
+def _zone(name: str, source: str) -> str:
+    try:
+        check_zone(name)
+    except Invalid:
+        text = f"the time zone of this machine, {name!r} in {source}, is not known: give one with --zone"
+        raise Failure(Exit.USAGE, text) from None
+    return name
 
 
 class Tally:
@@ -218,19 +297,24 @@ def send_file(arguments: Arguments, screen: Screen) -> int:
     if given := [name for name in LINE_FIELDS if getattr(arguments, name, None)]:
         flag = "--" + given[0].replace("_", "-")
         raise Failure(Exit.USAGE, f"with --from, each line has its own {given[0]}: leave out {flag}")
+    return send_lines(arguments, screen, "/v1/schedules", arguments.to)
+
+
+def send_lines(arguments: Arguments, screen: Screen, path: str, topic: str | None = None) -> int:
+    """Send each line of the source, and print the outcomes in sum; returns the highest exit code."""
     clock = SystemClock()
     started = clock.elapsed()
     tally = Tally()
     with open_source(arguments.source) as (source, size), Progress(size, clock) as progress:
-        blocks = blocks_of(source, progress, arguments.to)
-        for document in exchange(client_of(arguments), "/v1/schedules", blocks):
+        blocks = blocks_of(source, progress, topic)
+        for document in exchange(client_of(arguments), path, blocks):
             if "outcome" not in document:
                 raise Failure(Exit.FAILED, shown(document.get("detail") or document), document)
             tally.add(document)
             progress.answered(tally.lines)
             if arguments.json:
                 screen.json(document)
-    _summarise(tally, clock.elapsed() - started, arguments, screen)
+    _summarise(tally, clock.elapsed() - started, path, arguments, screen)
     return tally.worst
 
 
@@ -319,9 +403,9 @@ def _with_topic(line: bytes, topic: str) -> bytes:
     return msgspec.json.encode({"topic": topic, **document})
 
 
-def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Screen) -> None:
+def _summarise(tally: Tally, elapsed_us: int, path: str, arguments: Arguments, screen: Screen) -> None:
     for document in tally.bad:
-        reason = reason_of(document) or "; ".join(faults(document))
+        reason = in_commands(reason_of(document) or "; ".join(faults(document)), path)
         what = f"{shown(document.get('outcome'))} {shown(document.get('id'))}".rstrip()
         screen.note(f"line {document.get('line')}: {what}: {shown(reason)}")
     if hidden := tally.refused - len(tally.bad):
@@ -340,7 +424,7 @@ def _summarise(tally: Tally, elapsed_us: int, arguments: Arguments, screen: Scre
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `schedule`, `replace` or `publish`."""
+    """Add the arguments of `schedule`, `replace`, `change` or `publish`."""
     name = parser.get_default("command")
     topic = help_of(NewSchedule, "topic")
     match name:
@@ -360,13 +444,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(
                 "--reuse", action="store_true", help="start a new schedule under this id if the old one is finished"
             )
+            parser.add_argument("--create", action="store_true", help="create the schedule if there is none to replace")
             kept = "continue the occurrence numbers; past occurrences count against --count"
             parser.add_argument("--keep-count", action="store_true", help=kept)
             parser.set_defaults(run=replace)
+        case "change":
+            parser.add_argument("id", metavar="ID", help="the schedule to change")
+            parser.add_argument("--to", metavar="TOPIC", help=topic)
+            add_unset(parser)
+            parser.set_defaults(run=change)
         case _:
             parser.add_argument("topic", metavar="TOPIC", help=topic)
             parser.set_defaults(run=publish)
-    add_message(parser, needed=name != "schedule")
+    add_message(parser, needed=name not in {"schedule", "change"})
     if name != "publish":
         add_schedule(parser)
     add_server(parser)
@@ -378,7 +468,7 @@ def schedule(arguments: Arguments, screen: Screen) -> int:
         return send_file(arguments, screen)
     if arguments.to is None:
         raise Failure(Exit.USAGE, "--to is missing: give the topic with --to TOPIC")
-    document = schedule_of(arguments)
+    document = schedule_of(arguments, screen)
     if arguments.id is not None:
         document["id"] = arguments.id
     answer = client_of(arguments).call("POST", "/v1/schedules", body=document)
@@ -388,11 +478,27 @@ def schedule(arguments: Arguments, screen: Screen) -> int:
 
 
 def replace(arguments: Arguments, screen: Screen) -> int:
-    """Replace a schedule."""
+    """Replace a schedule; one that does not exist is created only with `--create`."""
     query = {name: "true" for name in ("reuse", "keep_count") if getattr(arguments, name)} or None
     path = f"/v1/schedules/{segment(arguments.id)}"
-    answer = client_of(arguments).call("PUT", path, query=query, body=schedule_of(arguments))
+    headers = {} if arguments.create else {"If-Match": "*"}
+    body = schedule_of(arguments, screen)
+    try:
+        answer = client_of(arguments).call("PUT", path, query=query, body=body, headers=headers)
+    except Failure as failure:
+        if not isinstance(failure.document, dict) or failure.document.get("status") != PRECONDITION_FAILED:
+            raise
+        instead = f"`{program()} schedule --id {shlex.quote(arguments.id)}` creates it, and so does --create here"
+        text = f"there is no schedule {arguments.id!r} to replace: {instead}"
+        raise Failure(Exit.NOT_FOUND, text, failure.document) from None
     return show_outcome(answer, f"to {arguments.to}", arguments, screen)
+
+
+def change(arguments: Arguments, screen: Screen) -> int:
+    """Change only the given fields of a pending schedule."""
+    path = f"/v1/schedules/{segment(arguments.id)}"
+    answer = client_of(arguments).call("PATCH", path, body=changes_of(arguments, screen))
+    return show_outcome(answer, "", arguments, screen)
 
 
 def publish(arguments: Arguments, screen: Screen) -> int:

@@ -188,9 +188,9 @@ def configure_preview(parser: argparse.ArgumentParser) -> None:
 
 def preview(arguments: Arguments, screen: Screen) -> int:
     """Show the next moments with their numbers; in a time zone also the local time, and the effect of DST."""
-    from tidings.edges.cli.commands.schedule import timing_of
+    from tidings.edges.cli.commands.schedule import local_timing_of
 
-    body = timing_of(arguments)
+    body = local_timing_of(arguments, screen)
     body |= {name: value for name in ("after", "count") if (value := getattr(arguments, name)) is not None}
     document = client_of(arguments).call("POST", "/v1/preview", body=body)
     if arguments.json:

@@ -27,6 +27,11 @@ FLAGS = {
         "node.roles",
         "what this node does: api, intake, dispatch, deliver, separated by commas (default: all)",
     ),
+    "--channels": (
+        "node.channels",
+        "the channels that this node delivers to: email, sms, push, webhook, in_app, with commas (default: all)",
+    ),
+    "--processes": ("node.processes", "how many processes share the work and the port; needs PostgreSQL (default: 1)"),
     "--kafka": ("kafka.servers", "read requests from Kafka and release to it: host:port, more separated by commas"),
     "--log-format": ("logs.format", "auto, human or json"),
     "--log-level": ("logs.level", "debug, info, warning or error"),
@@ -48,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.KEY=VALUE",
         help="a setting, as in the settings file; repeatable",
     )
+    parser.add_argument("--member", help=argparse.SUPPRESS)  # given by the supervisor of several processes
     parser.add_argument("--print-config", action="store_true", help="print every setting and its source, and exit")
     parser.set_defaults(run=serve)
 
@@ -64,7 +70,7 @@ def serve(arguments: Arguments, screen: Screen) -> int:
     if arguments.print_config:
         screen.say(render(loaded).rstrip("\n"))
         return Exit.DONE
-    code: int = arguments.hooks.run_node(loaded.config)
+    code: int = arguments.hooks.run_node(loaded.config, arguments.member)
     return code
 
 

@@ -100,7 +100,10 @@ def put(arguments: Arguments, screen: Screen) -> int:
         document |= {"expires_after": arguments.expires_after}
         document.pop("urgency", None)
     query = {"force": "true" if arguments.force else None}
-    answer = client.call("PUT", _path(arguments.which), query=query, body=document)
+    try:
+        answer = client.call("PUT", _path(arguments.which), query=query, body=document)
+    except Failure as failure:
+        raise Failure(failure.code, _in_flags(str(failure), document, arguments), failure.document) from None
     if arguments.json:
         screen.json(answer)
     else:
@@ -109,6 +112,18 @@ def put(arguments: Arguments, screen: Screen) -> int:
         stored = f"{name} version {answer['version']}: {', '.join(answer['channels'])}{needs}"
         screen.say(f"{screen.word(answer['outcome'])} {stored}")
     return Exit.DONE
+
+
+def _in_flags(text: str, document: dict[str, Any], arguments: Arguments) -> str:
+    """The text of an error, with flags in place of the fields of the part that they gave."""
+    if arguments.channel is None:
+        return text
+    fields, body_field = PARTS[arguments.channel]
+    part = f"parts.{arguments.channel}.{arguments.locale or document.get('locale') or 'en'}"
+    for field in fields:
+        flag = "body" if field == body_field and arguments.body is not None else field
+        text = text.replace(f"{part}.{field}", f"--{flag}")
+    return text
 
 
 def get(arguments: Arguments, screen: Screen) -> int:

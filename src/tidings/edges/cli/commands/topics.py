@@ -212,8 +212,8 @@ class Follower:
         """On Kafka not every offset is a record: go back further until there are enough, or to the beginning."""
         from tidings.bus.log_reader import encode, positions_of
 
-        prefix, _, place = self._page("latest")["cursor"].rpartition(".")
-        ends, back = positions_of(place), 2 * count
+        prefix, _, positions = self._page("latest")["cursor"].rpartition(".")
+        ends, back = positions_of(positions), 2 * count
         while True:
             starts = tuple(max(0, end - back) for end in ends)
             self._position = f"{prefix}.{encode(starts)}"

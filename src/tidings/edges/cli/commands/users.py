@@ -288,12 +288,12 @@ def configure_suppressions(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--channel", choices=tuple(PARTS), help="only of this channel")
     add_paging(listing)
     adding = add_verb(verbs, "add", "suppress an address", add)
-    _add_place(adding, "only this category (default: everything)")
+    _add_target(adding, "only this category (default: everything)")
     adding.add_argument("--reason", default="by hand", help="why (default: by hand)")
-    _add_place(add_verb(verbs, "remove", "remove a suppression", remove), "only the suppression of this category")
+    _add_target(add_verb(verbs, "remove", "remove a suppression", remove), "only the suppression of this category")
 
 
-def _add_place(parser: argparse.ArgumentParser, category: str) -> None:
+def _add_target(parser: argparse.ArgumentParser, category: str) -> None:
     parser.add_argument("channel", choices=tuple(PARTS), metavar="CHANNEL", help=f"one of {', '.join(PARTS)}")
     parser.add_argument("address", metavar="ADDRESS", help="the address; for push apns:TOKEN or fcm:TOKEN")
     parser.add_argument("--category", help=category)

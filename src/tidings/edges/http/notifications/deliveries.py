@@ -1,28 +1,21 @@
 """Deliveries, the providers that send them, and the receipts that providers send back."""
 
-import asyncio
-from collections.abc import Sequence
-
-from tidings.delivery.receiving import Applied
 from tidings.domain.errors import Invalid
-from tidings.domain.notifications.delivery import DeliveryReceipt
 from tidings.domain.notifications.message import CHANNEL_NAMES
 from tidings.domain.schedules.iso8601 import format_instant
 from tidings.edges.advice import wrong_tenant
-from tidings.edges.http.inputs import SMALL_BODY_BYTES_MAX, query_of, read_body
-from tidings.edges.http.notifications.documents import delivery_document, way_document
+from tidings.edges.http.inputs import query_of, read_body, refuse_body
+from tidings.edges.http.notifications.documents import delivery_document, provider_document
 from tidings.edges.http.notifications.notifications import search_of, unknown
 from tidings.edges.http.problems import Refusal
 from tidings.edges.http.routes import Call, Edge, Handler, Reply, json_answer
 from tidings.ports import Callback
+from tidings.shapes.refusal import shorten
 from tidings.wires.answers import Document
-from tidings.wires.document import shorten
 
 LIST = "/v1/deliveries"
 
 CHANNELS = "/v1/channels"
-
-SETTLE_S = 1.0  # a receipt may arrive before the worker has stored the provider's id of the message
 
 ONE = "/receipts/{provider}"
 
@@ -31,7 +24,7 @@ class Deliveries:
     """The resource `/v1/deliveries` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
-        self._office = edge.office
+        self._services = edge.services
         self._clock = edge.engine.clock
 
     async def index(self, call: Call) -> Reply:
@@ -39,13 +32,13 @@ class Deliveries:
         names = ("user", "state", "channel", "notification", "since", "until", "cursor", "limit")
         query = query_of(call.scope, *names)
         search = search_of(query, self._clock.now())
-        page = await self._office.lookup.deliveries(call.caller.tenant, search, query.get("notification"))
+        page = await self._services.reader.deliveries(call.caller.tenant, search, query.get("notification"))
         return json_answer({"deliveries": [*map(delivery_document, page.deliveries)], "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
         """One delivery with its attempts."""
         query_of(call.scope)
-        found = await self._office.lookup.delivery(call.caller.tenant, call.text("name"))
+        found = await self._services.reader.delivery(call.caller.tenant, call.text("name"))
         if found is None:
             raise unknown("delivery", call.text("name"))
         return json_answer(delivery_document(found))
@@ -53,10 +46,9 @@ class Deliveries:
     async def retry(self, call: Call) -> Reply:
         """Send a failed delivery again."""
         query_of(call.scope)
-        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "must be empty here: leave it out")
+        await refuse_body(call.headers, call.receive)
         name = call.text("name")
-        retried = await self._office.retrying.retry(call.caller.tenant, name)
+        retried = await self._services.resend.retry(call.caller.tenant, name)
         if retried.outcome == "unknown":
             raise unknown("delivery", name)
         document: Document = {"id": name, "outcome": retried.outcome, "state": retried.state}
@@ -74,36 +66,35 @@ class Channels:
     """The resource `/v1/channels`. It has no access to secrets, so it cannot show any."""
 
     def __init__(self, edge: Edge) -> None:
-        self._ways = edge.office.ways
+        self._providers = edge.services.providers
 
     async def index(self, call: Call) -> Reply:
         """The providers and their state, and for each channel the order in which they are tried."""
         query_of(call.scope)
-        found = await self._ways.standing(call.caller.tenant)
+        found = await self._providers.statuses(call.caller.tenant)
         by_channel = {
-            channel: [standing.way.name for standing in found if channel in standing.way.channels]
+            channel: [status.provider.name for status in found if channel in status.provider.channels]
             for channel in CHANNEL_NAMES
         }
         document: dict[str, object] = {
-            "providers": [way_document(standing) for standing in found],
+            "providers": [provider_document(status) for status in found],
             "channels": by_channel,
         }
-        if self._ways.warnings:
-            document["warnings"] = list(self._ways.warnings)
+        if self._providers.warnings:
+            document["warnings"] = list(self._providers.warnings)
         return json_answer(document)
 
     async def close(self, call: Call) -> Reply:
         """Close the circuit breaker of a provider, or of a webhook receiver, once its problem is fixed."""
         receiver = query_of(call.scope, "receiver").get("receiver")
-        if (await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "must be empty here: leave it out")
+        await refuse_body(call.headers, call.receive)
         if receiver is None and not call.caller.admin:
             raise Refusal(
                 "forbidden",
                 "providers are shared by all tenants: use an admin key (created with --admin), or give a receiver",
             )
         name = call.text("name")
-        closed = await self._ways.close(call.caller.tenant, name, receiver)
+        closed = await self._providers.close(call.caller.tenant, name, receiver)
         if closed is None:
             raise Refusal("not_found", f"unknown provider {shorten(name)!r}: GET {CHANNELS} lists them")
         document = {"name": name} if receiver is None else {"name": name, "receiver": receiver}
@@ -118,16 +109,16 @@ class Receipts:
     """The resource `/receipts`."""
 
     def __init__(self, edge: Edge) -> None:
-        self._office = edge.office
+        self._services = edge.services
         self._clock = edge.engine.clock
 
     async def take(self, call: Call) -> Reply:
-        """Accept receipts of a provider with a valid signature. Those about unknown messages are ignored."""
+        """Accept receipts of a provider with a valid signature. Those about unknown messages are kept for a while."""
         provider = call.text("provider")
         tenant = call.text("tenant") if "tenant" in call.parameters else None
         if tenant is not None and (wrong := wrong_tenant(tenant)):
             raise Invalid("tenant", wrong)
-        reader = self._office.readers.get(provider)
+        reader = self._services.readers.get(provider)
         if reader is None:
             detail = f"callbacks of {shorten(provider)!r} are not accepted: configure the key that signs them"
             raise Refusal("not_found", detail)
@@ -141,21 +132,10 @@ class Receipts:
         if tenant is None and any(each.message and not each.provider_id and each.tenant is None for each in receipts):
             where = f"POST /receipts/{provider}/TENANT"
             raise Invalid("message", f"is an id of Tidings, which is unique only within a tenant: send it to {where}")
-        applied = await self._apply(provider, receipts, tenant)
+        applied = await self._services.receipts.apply_all(provider, receipts, tenant)
         words = [each.outcome for each in applied]
-        counts = {word: words.count(word) for word in ("applied", "unchanged", "unknown")}
+        counts = {word: words.count(word) for word in ("applied", "unchanged", "kept", "unknown")}
         return json_answer({"received": len(applied)} | counts)
-
-    async def _apply(self, provider: str, receipts: Sequence[DeliveryReceipt], tenant: str | None) -> list[Applied]:
-        receiving = self._office.receiving
-        applied = await receiving.apply_all(provider, receipts, tenant)
-        unknown_ones = [number for number, each in enumerate(applied) if each.outcome == "unknown"]
-        if unknown_ones:
-            await asyncio.sleep(SETTLE_S)
-            again = await receiving.apply_all(provider, [receipts[number] for number in unknown_ones], tenant)
-            for number, each in zip(unknown_ones, again, strict=True):
-                applied[number] = each
-        return applied
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method."""

@@ -1,26 +1,35 @@
 """The JSON documents of users, templates, notifications and deliveries. Fields without a value are left out."""
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from tidings.delivery.explaining import Line as StoryLine
-from tidings.delivery.notifying import Accepted
-from tidings.delivery.profile import profile_of
-from tidings.delivery.status import Status
-from tidings.delivery.suppressions import Suppression
+from tidings.delivery.accept.change import ChangeOutcome
+from tidings.delivery.accept.request import AcceptResult
+from tidings.delivery.limits.provider_status import ProviderStatus, Receiver
+from tidings.delivery.notifications.history import HistoryLine as StoryLine
+from tidings.delivery.notifications.status import Status
+from tidings.delivery.people.profile import profile_of
+from tidings.delivery.people.suppressions import Suppression
 from tidings.delivery.templates import Content, Template
-from tidings.delivery.versions import StoredTemplate
-from tidings.delivery.ways import Receiver, WayStanding
-from tidings.domain.notifications.delivery import Attempt, Delivery
+from tidings.delivery.templates.repository import StoredTemplate
+from tidings.domain.notifications.delivery import Attempt, Delivery, Part, ProviderEvent
+from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import Notification
 from tidings.domain.notifications.rate_limit import Rate
 from tidings.domain.notifications.user import InboxEntry, User
 from tidings.domain.recurrence.preview import local_text
+from tidings.domain.schedules.command import Outcome
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.wires.answers import Document, format_iso_duration
+from tidings.domain.schedules.reschedule import zone_of
+from tidings.domain.schedules.schedule import Schedule
+from tidings.shapes import notification as shapes
+from tidings.shapes import user as user_shapes
+from tidings.wires.answers import Document, format_iso_duration, outcome_document, timing_document
 
-_BREAKERS = {"closed": "closed", "open": "open", "due": "half_open"}
+_BREAKERS: dict[str, Literal["closed", "open", "half_open"]] = {"closed": "closed", "open": "open", "due": "half_open"}
 
 
 def user_document(user: User) -> Document:
@@ -57,29 +66,69 @@ def content_document(content: Content) -> Document:
     return {"locale": content.locale} | document
 
 
-def accepted_document(accepted: Accepted) -> Document:
-    """The outcome of a notification for one recipient."""
-    document = _given(msgspec.to_builtins(accepted))
-    document.pop("zone", None)
-    if accepted.due is not None:
-        document.pop("due")
-        document["due_at"] = format_instant(accepted.due)
-        if accepted.zone is not None:
-            document["due_at_local"] = local_text(accepted.zone, accepted.due)
-    if accepted.field is not None:
-        document["errors"] = [{"field": document.pop("field"), "detail": document.pop("reason")}]
+class AcceptedDocument(msgspec.Struct, gc=False, omit_defaults=True):
+    """The outcome of a notification for one recipient. It is positional because many are built for each batch."""
+
+    id: str
+    outcome: str
+    user: str | None = None
+    channels: tuple[ChannelName, ...] = ()
+    reason: str | None = None
+    first: str | None = None
+    batch: str | None = None
+    note: str | None = None
+    state: str | None = None
+    due_at: str | None = None
+    due_at_local: str | None = None
+    errors: list[dict[str, str]] | None = None
+    line: int | None = None
+
+
+_due_text = lru_cache(256)(format_instant)  # those of a batch are mostly the same
+_local_due_text = lru_cache(256)(local_text)
+
+
+def accepted_document(accepted: AcceptResult, line: int | None = None) -> AcceptedDocument:
+    """An outcome with its time as text, and in a batch with the number of its line."""
+    due, zone, field = accepted.due, accepted.zone, accepted.field
+    return AcceptedDocument(
+        accepted.id,
+        accepted.outcome,
+        accepted.user,
+        accepted.channels,
+        None if field is not None else accepted.reason or None,
+        accepted.first,
+        accepted.batch,
+        accepted.note,
+        accepted.state,
+        None if due is None else _due_text(due),
+        None if due is None or zone is None else _local_due_text(zone, due),
+        None if field is None else [{"field": field, "detail": accepted.reason or ""}],
+        line,
+    )
+
+
+def changed_document(outcome: Outcome) -> Document:
+    """The outcome of a change, with the recipient, the channels and the local time as in that of a new notification."""
+    document: Document = msgspec.to_builtins(outcome_document(outcome))
+    if isinstance(outcome, ChangeOutcome):
+        document |= _given({"user": outcome.user, "channels": outcome.channels or None})
+        if outcome.zone is not None and outcome.due is not None:
+            document["due_at_local"] = local_text(outcome.zone, outcome.due)
     return document
 
 
-def status_document(status: Status, *, whole: bool = True, local: str | None = None) -> Document:
-    """A notification and its state; in lists without its variables and content."""
+def status_document(status: Status, *, whole: bool = True, schedule: Schedule | None = None) -> Document:
+    """A notification and its state, with its rule while it is pending; in lists without its variables and content."""
     document: Document = {"id": status.notification.id, "state": status.state}
     if status.reason:
         document["reason"] = status.reason
     if status.due is not None:
         document["due_at"] = format_instant(status.due)
-    if local is not None:
-        document["due_at_local"] = local
+    if schedule is not None:
+        zone = zone_of(schedule.when)
+        document |= {} if zone is None else {"due_at_local": local_text(zone, schedule.due)}
+        document |= timing_document(schedule)
     if status.occurrence > 1:
         document["occurrence"] = status.occurrence
     document |= _notification(status.notification, whole=whole)
@@ -88,7 +137,7 @@ def status_document(status: Status, *, whole: bool = True, local: str | None = N
 
 def _notification(notification: Notification, *, whole: bool) -> Document:
     plain: Document = msgspec.to_builtins(notification)
-    for name in ("id", "tenant", "content", "created", "cancelled", "expires_after_us"):
+    for name in ("id", "tenant", "content", "created", "cancelled", "expires_after_us", "generation", "is_local"):
         plain.pop(name, None)
     if "words" in plain:
         plain["content"] = plain.pop("words")
@@ -104,90 +153,118 @@ def _notification(notification: Notification, *, whole: bool) -> Document:
     return plain
 
 
-def delivery_document(delivery: Delivery) -> Document:
+def delivery_document(delivery: Delivery) -> shapes.Delivery:
     """A delivery with its provider, lateness, attempts, and what the provider reported later."""
-    names = ("name", "notification", "state", "reason", "channel", "user", "address", "provider", "provider_id")
-    document = _given({name: getattr(delivery, name) for name in names})
-    document["due_at"] = format_instant(delivery.was_due)
-    if delivery.next_try is not None:
-        document["next_try_at"] = format_instant(delivery.next_try)
-    if delivery.sent is not None:
-        document["sent_at"] = format_instant(delivery.sent)
-        document["late_ms"] = max(0, delivery.sent - delivery.was_due) / 1000
-    if delivery.changed:
-        document["changed_at"] = format_instant(delivery.changed)
-    document["attempts"] = [_attempt(each) for each in delivery.attempts]
-    if delivery.parts:
-        document["devices"] = [
-            _given({"number": part.number, "outcome": part.outcome, "provider_id": part.provider_id})
-            for part in delivery.parts
-        ]
-    if delivery.news:
-        document["news"] = [
-            _given({"at": format_instant(news.at), "state": news.state, "reason": news.reason})
-            for news in delivery.news
-        ]
-    return document
+    sent, due = delivery.sent, delivery.was_due
+    return shapes.Delivery(
+        name=delivery.name,
+        notification=delivery.notification,
+        state=delivery.state,
+        reason=delivery.reason or UNSET,
+        channel=delivery.channel or UNSET,
+        user=delivery.user or UNSET,
+        address=delivery.address or UNSET,
+        provider=delivery.provider or UNSET,
+        provider_id=delivery.provider_id or UNSET,
+        due_at=format_instant(due),
+        next_try_at=_instant(delivery.next_try),
+        sent_at=_instant(sent),
+        late_ms=UNSET if sent is None else max(0, sent - due) / 1000,
+        changed_at=_instant(delivery.changed or None),
+        attempts=[_attempt(each) for each in delivery.attempts],
+        devices=[_device(each) for each in delivery.parts] or UNSET,
+        news=[_event(each) for each in delivery.news] or UNSET,
+    )
 
 
-def _attempt(attempt: Attempt) -> Document:
-    document: Document = {"number": attempt.number, "channel": attempt.channel, "provider": attempt.provider}
-    document["begun_at"] = format_instant(attempt.begun)
-    if attempt.ended is not None:
-        document["ended_at"] = format_instant(attempt.ended)
-    answer = {"outcome": attempt.outcome, "detail": attempt.detail, "provider_id": attempt.provider_id}
-    document |= _given(answer)
-    return document | {"may_have_arrived": True} if attempt.may_have_arrived else document
+def _attempt(attempt: Attempt) -> shapes.Attempt:
+    return shapes.Attempt(
+        number=attempt.number,
+        channel=attempt.channel,
+        provider=attempt.provider,
+        begun_at=format_instant(attempt.begun),
+        ended_at=_instant(attempt.ended),
+        outcome=attempt.outcome or UNSET,
+        detail=attempt.detail or UNSET,
+        provider_id=attempt.provider_id or UNSET,
+        may_have_arrived=attempt.may_have_arrived or UNSET,
+    )
 
 
-def story_document(line: StoryLine) -> Document:
-    """One line of a notification's history."""
-    document: Document = {"at": format_instant(line.at), "event": line.event}
-    names = ("delivery", "attempt", "channel", "provider", "provider_id", "reason")
-    document |= _given({name: getattr(line, name) for name in names})
-    if line.due is not None:
-        document["due_at"] = format_instant(line.due)
-    if line.late_us is not None:
-        document["late_ms"] = line.late_us / 1000
-    return document
+def _device(part: Part) -> shapes.DevicePart:
+    return shapes.DevicePart(number=part.number, outcome=part.outcome or UNSET, provider_id=part.provider_id or UNSET)
 
 
-def line_document(line: InboxEntry) -> Document:
-    """A line of an inbox."""
-    document: Document = {"id": line.id, "title": line.title, "body": line.body, "at": format_instant(line.at)}
-    return document if line.read is None else document | {"read_at": format_instant(line.read)}
+def _event(event: ProviderEvent) -> shapes.ProviderEvent:
+    return shapes.ProviderEvent(at=format_instant(event.at), state=event.state, reason=event.reason or UNSET)
 
 
-def suppression_document(kept: Suppression) -> Document:
+def story_document(line: StoryLine) -> shapes.NotificationEvent:
+    """One entry of a notification's history."""
+    return shapes.NotificationEvent(
+        at=format_instant(line.at),
+        event=line.event,
+        delivery=line.delivery or UNSET,
+        attempt=line.attempt or UNSET,
+        channel=line.channel or UNSET,
+        provider=line.provider or UNSET,
+        provider_id=line.provider_id or UNSET,
+        reason=line.reason or UNSET,
+        due_at=_instant(line.due),
+        late_ms=UNSET if line.late_us is None else line.late_us / 1000,
+    )
+
+
+def line_document(line: InboxEntry) -> user_shapes.InboxLine:
+    """A message in an inbox."""
+    return user_shapes.InboxLine(
+        id=line.id, title=line.title, body=line.body, at=format_instant(line.at), read_at=_instant(line.read)
+    )
+
+
+def suppression_document(kept: Suppression) -> user_shapes.Suppression:
     """A suppression."""
-    document = _given({"channel": kept.channel, "address": kept.address, "reason": kept.reason})
-    document |= _given({"category": kept.category, "user": kept.user})
-    return document | {"since": format_instant(kept.since)}
+    return user_shapes.Suppression(
+        channel=kept.channel,
+        address=kept.address or UNSET,
+        reason=kept.reason,
+        category=kept.category or UNSET,
+        user=kept.user or UNSET,
+        since=format_instant(kept.since),
+    )
 
 
-def way_document(standing: WayStanding) -> Document:
+def provider_document(status: ProviderStatus) -> shapes.Provider:
     """A provider and its state."""
-    way = standing.way
-    document: Document = {"name": way.name, "provider": way.provider, "channels": way.channels}
-    document["breaker"] = _BREAKERS[standing.breaker]
-    if standing.breaker == "open" and standing.until is not None:
-        document["until"] = format_instant(standing.until)
-    limits = {"limit": _rate(standing.rate), "tenant_limit": _rate(standing.own)}
-    document |= _given({"reason": standing.reason} | limits)
-    if standing.receivers:
-        document["receivers"] = [_receiver(each) for each in standing.receivers]
-    return document | {"more_receivers": True} if standing.more else document
+    return shapes.Provider(
+        name=status.provider.name,
+        provider=status.provider.provider,
+        channels=list(status.provider.channels),
+        breaker=_BREAKERS[status.breaker],
+        until=_instant(status.until if status.breaker == "open" else None),
+        reason=status.reason or UNSET,
+        limit=_rate(status.rate),
+        tenant_limit=_rate(status.tenant_rate),
+        receivers=[_receiver(each) for each in status.receivers] or UNSET,
+        more_receivers=status.has_more or UNSET,
+    )
 
 
-def _receiver(receiver: Receiver) -> Document:
-    document: Document = {"receiver": receiver.receiver, "breaker": _BREAKERS[receiver.breaker]}
-    if receiver.breaker == "open":
-        document["until"] = format_instant(receiver.until)
-    return document | {"reason": receiver.reason}
+def _receiver(receiver: Receiver) -> shapes.Receiver:
+    return shapes.Receiver(
+        receiver=receiver.receiver,
+        breaker="open" if receiver.breaker == "open" else "half_open",
+        reason=receiver.reason,
+        until=_instant(receiver.until if receiver.breaker == "open" else None),
+    )
 
 
-def _rate(rate: Rate | None) -> Document | None:
-    return None if rate is None else {"per_s": rate.per_s, "burst": rate.burst}
+def _rate(rate: Rate | None) -> shapes.Rate | UnsetType:
+    return UNSET if rate is None else shapes.Rate(per_s=rate.per_s, burst=rate.burst)
+
+
+def _instant(at: int | None) -> str | UnsetType:
+    return UNSET if at is None else format_instant(at)
 
 
 def _given(fields: dict[str, Any]) -> Document:

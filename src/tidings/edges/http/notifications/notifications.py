@@ -1,42 +1,62 @@
 """Notifications: accept, list, show, explain, cancel; and what the resources of notifications share."""
 
-from typing import TypeVar, get_args
+import asyncio
+from contextlib import suppress
+from typing import Any, TypeVar, get_args
 from urllib.parse import quote
 
 import msgspec
 
-from tidings.delivery.asking import Notify, check
-from tidings.delivery.lookup import Search
-from tidings.delivery.notifying import OTHER_CONTENT, Accepted
+from tidings.delivery.accept.acceptance import OTHER_CONTENT
+from tidings.delivery.accept.change import DONE
+from tidings.delivery.accept.request import AcceptResult, NotificationRequest
+from tidings.delivery.notifications.reader import Search, SearchState
 from tidings.domain.errors import Conflict, Invalid, KeyReused
 from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.notification import Priority
-from tidings.domain.recurrence.preview import local_text
-from tidings.domain.schedules.command import Outcome
-from tidings.domain.schedules.reschedule import zone_of
+from tidings.domain.schedules.command import Outcome, OutcomeWord
 from tidings.edges.http.inputs import (
     body_kind,
     decode,
     derived_id,
+    idempotency_for,
     idempotency_key,
     moment,
     one_of,
     query_of,
     read_body,
-    receipt_for,
+    refuse_body,
     whole_number,
+    yes_or_no,
 )
-from tidings.edges.http.notifications.documents import accepted_document, status_document, story_document
-from tidings.edges.http.problems import RETRY_AFTER_S, Refusal
+from tidings.edges.http.ndjson import TURN_LINES
+from tidings.edges.http.notifications.documents import (
+    AcceptedDocument,
+    accepted_document,
+    changed_document,
+    status_document,
+    story_document,
+)
+from tidings.edges.http.notifications.lines import (
+    NUMBER,
+    CoalescedRequests,
+    NotificationStream,
+    as_first_answer,
+    read_request,
+)
+from tidings.edges.http.problems import RETRY_AFTER_S, Refusal, conflict
 from tidings.edges.http.routes import Answer, Call, Edge, Handler, Reply, json_answer
-from tidings.wires.answers import Document
-from tidings.wires.document import refused_words, shorten
+from tidings.edges.http.schedules import Preconditions, etag_of, lists_etag
+from tidings.shapes.refusal import refused_words, shorten
+from tidings.wires.answers import Document, encode, outcome_document
+from tidings.wires.document import POLICIES
 
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1_000
 CHANNELS: dict[str, ChannelName] = {name: name for name in CHANNEL_NAMES}
 STATES: dict[str, State] = {word: word for word in get_args(State)}
+SEARCH_STATES: dict[str, SearchState] = {word: word for word in get_args(State)} | {"paused": "paused"}
 
 T = TypeVar("T")
 
@@ -44,9 +64,9 @@ BODY_BYTES_MAX = 4 << 20  # a text and its HTML, with room for escapes
 INSTEAD = "send shorter variables or content, or fewer users at once"
 LIST = "/v1/notifications"
 
-PRIORITIES: dict[str, Priority] = {word: word for word in get_args(Priority)}
+_changes = msgspec.json.Decoder(dict[str, Any])
 
-_decoder = msgspec.json.Decoder(Notify)
+PRIORITIES: dict[str, Priority] = {word: word for word in get_args(Priority)}
 
 
 async def sent(call: Call, decoder: msgspec.json.Decoder[T], kind: type[msgspec.Struct], bytes_max: int) -> T:
@@ -123,58 +143,73 @@ class Notifications:
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-        self._office = edge.office
+        self._services = edge.services
         self._engine = edge.engine
+        self._preconditions = Preconditions(self._etag)
+        self._coalesced = CoalescedRequests(edge.services.acceptance)
 
     async def add(self, call: Call) -> Reply:
-        """Accept a notification for a user or an address, or one for each of several users."""
+        """Accept a notification for a user or an address, one for each of several users, or many as lines."""
         query_of(call.scope)
-        if body_kind(call.headers) != "json":
-            raise Refusal("media_type", "this endpoint takes one object: list several users in its 'users'")
+        if body_kind(call.headers) == "ndjson":
+            return NotificationStream(self._edge, call)
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
-        ask = decode(_decoder, body, Notify)
-        for field in ("at", "scheduled_at"):
-            if isinstance(getattr(ask, field), int):
-                raise Invalid(field, 'is a number: send "tomorrow 09:00", "2026-11-20T09:00:00Z" or "+5s", a text')
         key, tenant = idempotency_key(call.headers), call.caller.tenant
         if key is None:
-            return self._answer(ask, await self._office.notifying.accept(tenant, ask))
-        check(ask)
-        await self._engine.submit([], receipt_for(tenant, key, call.scope["path"].encode(), body))
-        if ask.id is not None:
-            return self._answer(ask, await self._office.notifying.accept(tenant, ask))
-        named = msgspec.structs.replace(ask, id=derived_id(f"{call.scope['path']}\n{key}"))
-        accepted = await self._office.notifying.accept(tenant, named)
-        if any(OTHER_CONTENT in (each.reason or "") for each in accepted):
+            ask = await self._coalesced.accept(tenant, body)
+            if isinstance(ask, AcceptResult):
+                return _one_answer(ask)
+            return await self._answer(ask, await self._services.acceptance.accept(tenant, ask))
+        ask = read_request(body)
+        named = msgspec.structs.replace(ask, id=ask.id or derived_id(f"{call.scope['path']}\n{key}"))
+        await self._validate(tenant, named)
+        was_known = await self._bind(tenant, key, ask, (call.scope["path"].encode(), body))
+        accepted = await self._services.acceptance.accept(tenant, named)
+        if ask.id is None and any(OTHER_CONTENT in (each.reason or "") for each in accepted):
             raise KeyReused
-        answers = [_as_first_answer(each) for each in accepted]
-        return self._answer(ask, answers)
+        return await self._answer(ask, accepted if was_known else [as_first_answer(each) for each in accepted])
 
     async def index(self, call: Call) -> Reply:
         """A page of the notifications that match, the latest first."""
         names = ("user", "to", "state", "channel", "template", "batch", "category", "priority")
         query = query_of(call.scope, *names, "since", "until", "cursor", "limit")
-        page = await self._office.lookup.page(call.caller.tenant, search_of(query, self._engine.clock.now()))
+        state = one_of(query, "state", SEARCH_STATES)
+        plain = {name: text for name, text in query.items() if name != "state"}
+        search = msgspec.structs.replace(search_of(plain, self._engine.clock.now()), state=state)
+        page = await self._services.reader.page(call.caller.tenant, search)
         found = [status_document(status, whole=False) for status in page.notifications]
         return json_answer({"notifications": found, "cursor": page.cursor})
 
     async def show(self, call: Call) -> Reply:
         """One notification with its deliveries."""
         query_of(call.scope)
-        return json_answer(await self._found(call))
+        document = await self._found(call.caller.tenant, call.text("id"))
+        if document is None:
+            raise unknown("notification", call.text("id"))
+        body = encode(document)
+        etag = etag_of(body)
+        known = call.headers.get(b"if-none-match")
+        if known is not None and lists_etag(known, etag, weakly=True):
+            return Answer(b"", 304, [(b"etag", etag)])
+        return Answer(body + b"\n", 200, [(b"etag", etag)])
 
     async def explain(self, call: Call) -> Reply:
         """One notification with its history, from acceptance to the receipt of the provider."""
         query_of(call.scope)
-        document = await self._found(call)
-        history = await self._office.explaining.explain(call.caller.tenant, call.text("id"))
-        return json_answer(document | {"history": [story_document(line) for line in history or ()]})
+        notification_id = call.text("id")
+        found = await self._services.history.explanation(call.caller.tenant, notification_id)
+        if found is None or await self._services.reader.is_over(found.status, found.schedule):
+            raise unknown("notification", notification_id)
+        [status] = await self._services.reader.told([found.status])
+        document = status_document(status, schedule=found.schedule)
+        return json_answer(document | {"history": [story_document(line) for line in found.lines]})
 
     async def cancel(self, call: Call) -> Reply:
         """Cancel it: nothing more is sent."""
         query_of(call.scope)
         notification_id = call.text("id")
-        outcome = await self._office.cancelling.cancel(call.caller.tenant, notification_id)
+        async with self._preconditions.hold(call, notification_id):
+            outcome = await self._services.cancellation.cancel(call.caller.tenant, notification_id)
         if outcome.outcome == "unknown":
             raise unknown("notification", notification_id)
         if outcome.outcome != "cancelled":
@@ -183,33 +218,107 @@ class Notifications:
         answer = {"id": notification_id, "outcome": "cancelled"}
         return json_answer(answer | {name: value for name, value in details.items() if value is not None})
 
-    async def _found(self, call: Call) -> Document:
-        tenant, notification_id = call.caller.tenant, call.text("id")
-        status = await self._office.lookup.get(tenant, notification_id)
+    async def replace(self, call: Call) -> Reply:
+        """Add a notification, or replace the pending one with this id."""
+        reuse = yes_or_no(query_of(call.scope, "reuse"), "reuse")
+        request = read_request(await self._body(call))
+        changes, notification_id = self._services.changes, call.text("id")
+        async with self._preconditions.hold(call, notification_id):
+            outcome = await changes.replace(call.caller.tenant, notification_id, request, reuse=reuse)
+            return await self._changed(call.caller.tenant, outcome)
+
+    async def patch(self, call: Call) -> Reply:
+        """Change only the given fields."""
+        query_of(call.scope)
+        changes = decode(_changes, await self._body(call), NotificationRequest)
+        notification_id = call.text("id")
+        if "id" in changes and changes["id"] != notification_id:
+            raise Invalid("id", "cannot be changed: leave it out")
+        for field in ("at", "scheduled_at"):
+            if isinstance(changes.get(field), int):
+                raise Invalid(field, NUMBER)
+        async with self._preconditions.hold(call, notification_id):
+            outcome = await self._services.changes.patch(call.caller.tenant, notification_id, changes)
+            return await self._changed(call.caller.tenant, outcome)
+
+    async def pause(self, call: Call) -> Reply:
+        """Hold it until it is resumed."""
+        query_of(call.scope)
+        await refuse_body(call.headers, call.receive)
+        async with self._preconditions.hold(call, call.text("id")):
+            outcome = await self._services.changes.pause(call.caller.tenant, call.text("id"))
+        return self._held(outcome, "paused")
+
+    async def resume(self, call: Call) -> Reply:
+        """Resume it."""
+        missed = one_of(query_of(call.scope, "missed"), "missed", POLICIES)
+        await refuse_body(call.headers, call.receive, "leave it out, and give ?missed=skip in the URL")
+        async with self._preconditions.hold(call, call.text("id")):
+            outcome = await self._services.changes.resume(call.caller.tenant, call.text("id"), missed)
+        return self._held(outcome, "resumed", "unchanged")
+
+    async def _validate(self, tenant: str, request: NotificationRequest) -> None:
+        """Raise `Invalid` before the idempotency key is bound: what is refused is not remembered. A repeat is valid."""
+        acceptance = self._services.acceptance
+        if not await acceptance.has(tenant, request):
+            prepared = await acceptance.validate(tenant, request)
+            if prepared is not None:
+                await self._engine.dated(tenant, prepared.command.when)
+
+    async def _bind(self, tenant: str, key: str, request: NotificationRequest, parts: tuple[bytes, ...]) -> bool:
+        """Bind the idempotency key to a request; whether its id was known before the first request under this key.
+
+        If so, the first answer was `unchanged`, and otherwise `scheduled`. The key is bound to one of two digests, of
+        which the second means that the id was known. Raises `KeyReused` if the key is bound to another request.
+        """
+        if request.id is not None:
+            ids = [f"{request.id}:{user}" for user in request.users] or [request.id]
+            if await self._services.reader.has_any(tenant, ids):
+                with suppress(KeyReused):
+                    await self._engine.submit([], idempotency_for(tenant, key, *parts, b"known"))
+                    return True
+        await self._engine.submit([], idempotency_for(tenant, key, *parts))
+        return False
+
+    async def _body(self, call: Call) -> bytes:
+        if body_kind(call.headers) != "json":
+            raise Refusal("media_type", "send one notification as 'Content-Type: application/json'")
+        return await read_body(call.headers, call.receive, BODY_BYTES_MAX, INSTEAD)
+
+    async def _changed(self, tenant: str, outcome: Outcome) -> Answer:
+        if outcome.outcome not in DONE:
+            raise _not_changed(outcome)
+        etag = await self._etag(tenant, outcome.id)
+        headers = [] if etag is None else [(b"etag", etag)]
+        if outcome.outcome in {"scheduled", "released"}:
+            headers.append((b"location", f"{LIST}/{quote(outcome.id, safe='')}".encode()))
+            return json_answer(changed_document(outcome), 201, headers)
+        return json_answer(changed_document(outcome), headers=headers)
+
+    def _held(self, outcome: Outcome, *done: OutcomeWord) -> Answer:
+        if outcome.outcome not in done:
+            raise _not_changed(outcome)
+        return json_answer(outcome_document(outcome))
+
+    async def _etag(self, tenant: str, notification_id: str) -> bytes | None:
+        document = await self._found(tenant, notification_id)
+        return None if document is None else etag_of(encode(document))
+
+    async def _found(self, tenant: str, notification_id: str) -> Document | None:
+        status = await self._services.reader.get(tenant, notification_id)
         if status is None:
-            raise unknown("notification", notification_id)
-        return status_document(status, local=await self._local(tenant, notification_id))
+            return None
+        return status_document(status, schedule=await self._engine.find(tenant, notification_id))
 
-    async def _local(self, tenant: str, notification_id: str) -> str | None:
-        """The due time in the time zone of the schedule."""
-        schedule = await self._engine.find(tenant, notification_id)
-        zone = None if schedule is None else zone_of(schedule.when)
-        return None if schedule is None or zone is None else local_text(zone, schedule.due)
-
-    def _answer(self, ask: Notify, accepted: list[Accepted]) -> Answer:
+    async def _answer(self, ask: NotificationRequest, accepted: list[AcceptResult]) -> Answer:
         if ask.users:
             batch = next((each.batch for each in accepted if each.batch), ask.batch or ask.id)
-            return json_answer({"batch": batch, "notifications": [*map(accepted_document, accepted)]})
-        [one] = accepted
-        if one.outcome == "conflict":
-            reason = one.reason or "the id belongs to something else: choose another"
-            if "quota" in reason:
-                raise Refusal("quota", reason, headers={"retry-after": str(RETRY_AFTER_S)}, id=one.id)
-            raise Refusal("conflict", reason, id=one.id, outcome="rejected")
-        document = accepted_document(one)
-        if one.outcome != "scheduled":
-            return json_answer(document)
-        return json_answer(document, 201, [(b"location", f"{LIST}/{quote(one.id, safe='')}".encode())])
+            documents: list[AcceptedDocument] = []
+            for start in range(0, len(accepted), TURN_LINES):
+                documents += map(accepted_document, accepted[start : start + TURN_LINES])
+                await asyncio.sleep(0)  # a release must not wait for a long list
+            return json_answer({"batch": batch, "notifications": documents})
+        return _one_answer(accepted[0])
 
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method; longer paths first, because an id may contain slashes."""
@@ -217,7 +326,9 @@ class Notifications:
         return {
             LIST: {"GET": self.index, "POST": self.add},
             f"{one}/explain": {"GET": self.explain},
-            one: {"GET": self.show, "DELETE": self.cancel},
+            f"{one}/pause": {"POST": self.pause},
+            f"{one}/resume": {"POST": self.resume},
+            one: {"GET": self.show, "PUT": self.replace, "PATCH": self.patch, "DELETE": self.cancel},
         }
 
 
@@ -242,11 +353,25 @@ def search_of(query: dict[str, str], now: int) -> Search:
     )
 
 
-def _as_first_answer(accepted: Accepted) -> Accepted:
-    """A repeat under an idempotency key gets the same answer as the first request."""
-    if accepted.outcome != "unchanged":
-        return accepted
-    return msgspec.structs.replace(accepted, outcome="scheduled", state=None)
+def _not_changed(outcome: Outcome) -> Refusal:
+    if outcome.outcome == "unknown":
+        return unknown("notification", outcome.id)
+    if outcome.outcome != "in_flight":
+        return conflict(outcome_document(outcome))
+    reason = outcome.reason or "it is on its way"
+    return Refusal("conflict", f"it cannot be changed now: {reason}", id=outcome.id, outcome="in_flight", reason=reason)
+
+
+def _one_answer(one: AcceptResult) -> Answer:
+    if one.outcome == "conflict":
+        reason = one.reason or "the id belongs to something else: choose another"
+        if "quota" in reason:
+            raise Refusal("quota", reason, headers={"retry-after": str(RETRY_AFTER_S)}, id=one.id)
+        raise Refusal("conflict", reason, id=one.id, outcome="conflict")
+    document = accepted_document(one)
+    if one.outcome != "scheduled":
+        return json_answer(document)
+    return json_answer(document, 201, [(b"location", f"{LIST}/{quote(one.id, safe='')}".encode())])
 
 
 def _not_cancelled(outcome: Outcome) -> Refusal:

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tidings.delivery.receiving import Unsubscribed
-from tidings.delivery.suppressions import check_suppressible
-from tidings.delivery.unsubscribe import Unsubscription, is_one_click
+from tidings.delivery.people.suppressions import check_suppressible
+from tidings.delivery.people.unsubscribe import Unsubscription, is_one_click
+from tidings.delivery.receipts import Unsubscribed
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.address import Device
 from tidings.domain.notifications.user import TRANSACTIONAL, check_category
@@ -61,7 +61,7 @@ class Suppressions:
     """The resource `/v1/suppressions`."""
 
     def __init__(self, edge: Edge) -> None:
-        self._suppressions = edge.office.suppressions
+        self._suppressions = edge.services.suppressions
 
     async def index(self, call: Call) -> Reply:
         """A page of suppressions, the latest first."""
@@ -76,7 +76,7 @@ class Suppressions:
         query_of(call.scope)
         channel, address = channel_in_path(call), _address(call)
         body = await read_body(call.headers, call.receive, SMALL_BODY_BYTES_MAX)
-        asked = decode(_decoder, body, NewSuppression)
+        asked = decode(_decoder, body or b"{}", NewSuppression)  # all of its fields may be left out
         _check_category(asked.category)
         added = await self._suppressions.add(
             call.caller.tenant, channel, address, asked.reason, category=asked.category
@@ -131,12 +131,12 @@ class UnsubscribePages:
     """The resource `/unsubscribe/{token}`. It answers with HTML pages, for people in a browser."""
 
     def __init__(self, edge: Edge) -> None:
-        self._receiving = edge.office.receiving
+        self._receipts = edge.services.receipts
 
     async def show(self, call: Call) -> Reply:
         """Ask for confirmation. A GET changes nothing, because mail scanners open every link."""
         try:
-            asked = self._receiving.wish(call.text("token"))
+            asked = self._receipts.unsubscription(call.text("token"))
         except Invalid:
             return _not_ours()
         if asked.category == TRANSACTIONAL:
@@ -147,14 +147,14 @@ class UnsubscribePages:
         """Unsubscribe, if the body is the one-click form."""
         body = await read_body(call.headers, call.receive, BODY_BYTES_MAX)
         try:
-            asked = self._receiving.wish(call.text("token"))
+            asked = self._receipts.unsubscription(call.text("token"))
             if asked.category == TRANSACTIONAL:
                 return _needed()
             if not says_one_click(call.headers.get(b"content-type", b""), body):
                 return _page(
                     "Not done", f"{_about(asked)} are still sent. Press the button to unsubscribe.", _BUTTON, 400
                 )
-            done: Unsubscribed = await self._receiving.unsubscribe(call.text("token"))
+            done: Unsubscribed = await self._receipts.unsubscribe(call.text("token"))
         except Invalid:
             return _not_ours()
         text = (

@@ -25,7 +25,7 @@ class Templates:
     """The resource `/v1/templates` and the paths below it."""
 
     def __init__(self, edge: Edge) -> None:
-        self._templates = edge.office.templates
+        self._templates = edge.services.templates
 
     async def index(self, call: Call) -> Reply:
         """A page of templates, by name."""

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import msgspec
 from starlette.types import Send
 
-from tidings.delivery.cursors import read_cursor
-from tidings.delivery.importing import LINE_CHARS_MAX, Form, Imported
-from tidings.delivery.profile import check_id
+from tidings.delivery.people.profile import check_id
+from tidings.delivery.people.user_import import LINE_CHARS_MAX, Form, ImportResult
+from tidings.delivery.rows import read_cursor
 from tidings.domain.errors import Conflict, Invalid, StoreError
 from tidings.domain.notifications.user import InboxEntry
 from tidings.edges.http.inputs import (
@@ -22,6 +22,7 @@ from tidings.edges.http.inputs import (
     decode,
     query_of,
     read_body,
+    refuse_body,
     yes_or_no,
 )
 from tidings.edges.http.ndjson import ANSWERS_BYTES_MAX, AnswerBuffer, BodyLines
@@ -55,7 +56,7 @@ class Users:
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-        self._users = edge.office.users
+        self._users = edge.services.users
 
     async def index(self, call: Call) -> Reply:
         """A page of users, by id."""
@@ -121,11 +122,10 @@ class Users:
     async def erase(self, call: Call) -> Reply:
         """Erase all data of a user, and report what was removed."""
         query_of(call.scope)
-        if (await read_body(call.headers, call.receive, BODY_BYTES_MAX)).strip() not in {b"", b"{}"}:
-            raise Invalid("body", "must be empty here: leave it out")
+        await refuse_body(call.headers, call.receive)
         user_id = call.text("id")
         check_id(user_id)
-        erased = await self._edge.office.erasing.erase(call.caller.tenant, user_id)
+        erased = await self._edge.services.erasure.erase(call.caller.tenant, user_id)
         if not erased.removed and not erased.suppressions:
             raise unknown("user", user_id, LIST)
         counts = {"removed": erased.removed, "cancelled": erased.cancelled, "suppressions": erased.suppressions}
@@ -170,7 +170,7 @@ class ImportStream:
         self._form = form_of(call.headers)
         self._body = BodyLines(edge, call, keyed=False)
         self._started = False
-        self._last = Imported(0, 0, 0, 0)
+        self._last = ImportResult(0, 0, 0, 0)
 
     async def __call__(self, send: Send) -> None:
         buffer = AnswerBuffer(send, ANSWERS_BYTES_MAX, self._edge.buffered_answers)
@@ -181,7 +181,7 @@ class ImportStream:
 
     async def _answer(self, buffer: AnswerBuffer, send: Send) -> None:
         try:
-            async for imported in self._edge.office.importing.run(self._tenant, self._form, self._lines()):
+            async for imported in self._edge.services.user_import.run(self._tenant, self._form, self._lines()):
                 self._last = imported
                 await self._put(buffer, _document(imported))
             if self._edge.stopping.is_set():
@@ -212,7 +212,7 @@ class ImportStream:
         await buffer.put(encode(document) + b"\n")
 
 
-def _document(imported: Imported) -> Document:
+def _document(imported: ImportResult) -> Document:
     document: Document = msgspec.to_builtins(imported)
     return document
 
@@ -222,7 +222,7 @@ class Inboxes:
 
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
-        self._inbox = edge.office.inbox
+        self._inbox = edge.services.inbox
 
     async def index(self, call: Call) -> Reply:
         """A page of messages, the latest first."""
@@ -231,7 +231,7 @@ class Inboxes:
         page = await self._inbox.page(
             call.caller.tenant, _user(call), unread=unread, cursor=query.get("cursor"), limit=limit
         )
-        return json_answer({"lines": [line_document(line) for line in page.lines], "cursor": page.cursor})
+        return json_answer({"lines": [line_document(line) for line in page.entries], "cursor": page.cursor})
 
     async def unread(self, call: Call) -> Reply:
         """How many messages are unread."""
@@ -248,10 +248,9 @@ class Inboxes:
             raise Invalid("ids", 'give either "ids" (of the messages) or "all": true')
         if asked.all:
             return json_answer({"user": user, "outcome": "read", "read": await self._inbox.read_all(tenant, user)})
-        lines = [await self._inbox.read_one(tenant, user, line) for line in asked.ids]
-        missing = [line for line, found in zip(asked.ids, lines, strict=True) if found is None]
-        document = {"user": user, "outcome": "read", "read": len(lines) - len(missing)}
-        return json_answer(document | ({"unknown": missing} if missing else {}))
+        done = await self._inbox.read_some(tenant, user, asked.ids)
+        document = {"user": user, "outcome": "read", "read": done.count}
+        return json_answer(document | ({"unknown": done.unknown} if done.unknown else {}))
 
     async def stream(self, call: Call) -> Reply:
         """Messages as they arrive, until the client disconnects."""

@@ -7,8 +7,7 @@ import msgspec
 
 from tidings.edges.http.openapi.notification_paths import notification_paths
 from tidings.edges.http.openapi.operations import REFERENCE, Schema, problem_responses
-from tidings.edges.http.openapi.schedule_paths import schedule_paths
-from tidings.edges.http.openapi.topic_paths import topic_paths
+from tidings.edges.http.openapi.schedule_paths import schedule_paths, topic_paths
 from tidings.shapes import admin, notification, schedule, topic, user
 from tidings.shapes.fields import Answer, Sent, fields_of, names_of
 
@@ -35,7 +34,7 @@ _TAGS = {
     "Monitoring": "Health, readiness and metrics.",
 }
 _LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
-_BASES = (Sent, Answer, schedule.When, schedule.Timed, schedule.MessageShown, user.Profile)
+_BASES = (Sent, Answer, schedule.When, schedule.Timed, schedule.MessageShown, schedule.TimeShown, user.Profile)
 
 
 def describe(version: str) -> Schema:

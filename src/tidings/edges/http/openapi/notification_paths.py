@@ -14,6 +14,7 @@ from tidings.edges.http.openapi.operations import (
     JSON,
     LIMIT,
     LOCATION,
+    MISSED,
     NDJSON,
     Schema,
     answer,
@@ -22,6 +23,7 @@ from tidings.edges.http.openapi.operations import (
     header,
     in_path,
     operation,
+    patch,
     query,
     ref,
     sent,
@@ -34,6 +36,7 @@ _OWNER = in_path("user", "Id of the user.")
 _TEMPLATE = in_path("name", "Name of the template.")
 _NOTIFICATION = in_path("id", "Id of the notification, percent-encoded.")
 _DELIVERY = in_path("name", "Name of the delivery, percent-encoded or as it is.")
+_REUSE = switch("reuse", "Begin again with an id whose notification was cancelled or has ended.")
 _FORCE = switch("force", "Even if pending notifications need what it removes.")
 _FILTERS = [query("user", "Only this user."), choice("state", "Only this state.", get_args(State)), CHANNEL]
 _TIMES = [
@@ -209,14 +212,13 @@ def _template_paths() -> dict[str, Schema]:
 
 
 def _notification_paths() -> dict[str, Schema]:
-    tag, one = "Notifications", "/v1/notifications/{id}"
-    shown = {200: answer("The notification with its deliveries.", "Notification", _SHOWN)}
-    history = {"history": [{"at": INSTANT, "event": "accepted", "due_at": INSTANT}]}
-    story = {200: answer("The notification with its history.", "NotificationExplanation", _SHOWN | history)}
-    gone = {200: answer("Nothing more is sent.", "Outcome", {"id": "n_1", "outcome": "cancelled"})}
+    tag = "Notifications"
     page = {200: answer("A page.", "NotificationPage", {"notifications": [_SHOWN], "cursor": None})}
     several = answer("It exists already, or is a duplicate; of `users` one for each.", "Accepted", _ACCEPTED)
     several["content"][JSON]["schema"] = {"oneOf": [ref("Accepted"), ref("AcceptedAll")]}
+    several["content"][NDJSON] = {"schema": ref("AcceptedLine"), "example": _ACCEPTED | {"line": 1}}
+    lines = sent("NewNotification", _NEW)
+    lines["content"][NDJSON] = content("", "{...}\n{...}\n")
     new = answer("Accepted and stored durably.", "Accepted", _ACCEPTED, Location=LOCATION)
     names = [
         query("to", "Only this address; a device is `apns:<token>` or `fcm:<token>`."),
@@ -225,7 +227,8 @@ def _notification_paths() -> dict[str, Schema]:
         query("category", "Only this category."),
         choice("priority", "Only this priority.", get_args(Priority)),
     ]
-    listing = [*_FILTERS, *names, *_TIMES, CURSOR, LIMIT]
+    paused = choice("state", "Only this state.", (*get_args(State), "paused"))
+    listing = [_FILTERS[0], paused, CHANNEL, *names, *_TIMES, CURSOR, LIMIT]
     return {
         "/v1/notifications": {
             "post": operation(
@@ -235,13 +238,65 @@ def _notification_paths() -> dict[str, Schema]:
                 {201: new, 200: several},
                 "409 413 415 422 429",
                 parameters=[IDEMPOTENCY],
-                body=sent("NewNotification", _NEW),
+                body=lines,
             ),
             "get": operation(tag, "listNotifications", "List and search", page, parameters=listing),
         },
+        **_one_notification_paths(),
+    }
+
+
+def _one_notification_paths() -> dict[str, Schema]:
+    tag, one = "Notifications", "/v1/notifications/{id}"
+    shown = {200: answer("The notification with its deliveries.", "Notification", _SHOWN, ETag=ETAG)}
+    history = {"history": [{"at": INSTANT, "event": "accepted", "due_at": INSTANT}]}
+    story = {200: answer("The notification with its history.", "NotificationExplanation", _SHOWN | history)}
+    gone = {200: answer("Nothing more is sent.", "Outcome", {"id": "n_1", "outcome": "cancelled"})}
+    outcome = {"id": "n_1", "outcome": "replaced", "due_at": INSTANT}
+    about = outcome | {"user": "ada", "channels": ["email"]}
+    changed = {
+        201: answer(
+            "Accepted and stored durably.",
+            "NotificationOutcome",
+            about | {"outcome": "scheduled"},
+            Location=LOCATION,
+            ETag=ETAG,
+        ),
+        200: answer("Replaced, or unchanged.", "NotificationOutcome", about, ETag=ETAG),
+    }
+    paused = {200: answer("It is held.", "Outcome", outcome | {"outcome": "paused"})}
+    resumed = {200: answer("It continues.", "Outcome", outcome | {"outcome": "resumed"})}
+    held = [_NOTIFICATION, IF_MATCH]
+    return {
         one: {
             "get": operation(tag, "showNotification", "Show one", shown, "404", parameters=[_NOTIFICATION]),
-            "delete": operation(tag, "cancelNotification", "Cancel", gone, "404 409", parameters=[_NOTIFICATION]),
+            "put": operation(
+                tag,
+                "replaceNotification",
+                "Add a notification, or replace the pending one with this id",
+                changed,
+                "409 412 413 415 429",
+                parameters=[_NOTIFICATION, _REUSE, IF_MATCH, IF_NONE_MATCH],
+                body=sent("NewNotification", _NEW),
+            ),
+            "patch": operation(
+                tag,
+                "patchNotification",
+                "Change the given fields; null removes one, `at` alone reschedules",
+                {200: changed[200]},
+                "404 409 412 413 415",
+                parameters=[_NOTIFICATION, IF_MATCH],
+                body=patch("NewNotification", {"at": "tomorrow 10:00"}),
+            ),
+            "delete": operation(tag, "cancelNotification", "Cancel", gone, "404 409 412", parameters=held),
+        },
+        f"{one}/pause": {
+            "post": operation(tag, "pauseNotification", "Pause it", paused, "404 409 412 413", parameters=held)
+        },
+        f"{one}/resume": {
+            "post": operation(
+                tag, "resumeNotification", "Resume it", resumed, "404 409 412 413", parameters=[*held, MISSED]
+            )
         },
         f"{one}/explain": {
             "get": operation(
@@ -284,8 +339,8 @@ def _inbox_paths() -> dict[str, Schema]:
     count = {200: answer("How many.", "Unread", {"unread": 3, "more": False})}
     marked = {200: answer("Marked.", "MarkedRead", {"user": "ada", "outcome": "read", "read": 3})}
     data = 'id: 1795165200000000.ada/n_1/1\ndata: {"id":"n_1/1",...}\n\n'
-    told = "Server-sent events: `data` is a message, `id` the cursor behind it."
-    events = {200: answer(told, "", data, "text/event-stream")}
+    description = "Server-sent events: `data` is a message, `id` the cursor behind it."
+    events = {200: answer(description, "", data, "text/event-stream")}
     last = header("Last-Event-ID", "Continue after this event; takes precedence over `cursor`.")
     listing = [_OWNER, switch("unread", "Only unread messages."), CURSOR, LIMIT]
     following = [_OWNER, query("cursor", "Position to start at; now if it is left out."), last]
@@ -300,14 +355,14 @@ def _inbox_paths() -> dict[str, Schema]:
 
 
 def _suppression_paths() -> dict[str, Schema]:
-    tag, place = "Suppressions", {"channel": "email", "address": "ada@example.com"}
-    one = place | {"reason": "bounced: 550", "since": INSTANT}
+    tag, address = "Suppressions", {"channel": "email", "address": "ada@example.com"}
+    one = address | {"reason": "bounced: 550", "since": INSTANT}
     page = {200: answer("A page.", "SuppressionPage", {"suppressions": [one], "cursor": None})}
     put = {
-        201: answer("Nothing is sent there from now on.", "SuppressionOutcome", place | {"outcome": "suppressed"}),
-        200: answer("It was suppressed already.", "SuppressionOutcome", place | {"outcome": "unchanged"}),
+        201: answer("Nothing is sent there from now on.", "SuppressionOutcome", address | {"outcome": "suppressed"}),
+        200: answer("It was suppressed already.", "SuppressionOutcome", address | {"outcome": "unchanged"}),
     }
-    gone = {200: answer("Messages are sent there again.", "SuppressionOutcome", place | {"outcome": "removed"})}
+    gone = {200: answer("Messages are sent there again.", "SuppressionOutcome", address | {"outcome": "removed"})}
     where = [in_path("channel", "The channel."), in_path("address", "The address, percent-encoded.")]
     of = query("category", "The suppression of one category; that of the whole address if it is left out.")
     body = sent("NewSuppression", {"reason": "asked by telephone"}, required=False)
@@ -325,7 +380,7 @@ def _suppression_paths() -> dict[str, Schema]:
 def _callback_paths() -> dict[str, Schema]:
     """Calls without a key: providers are known by a signature, people by a signed link."""
     form = "application/x-www-form-urlencoded"
-    counts = {"received": 1, "applied": 1, "unchanged": 0, "unknown": 0}
+    counts = {"received": 1, "applied": 1, "unchanged": 0, "kept": 0, "unknown": 0}
     taken = {200: answer("Accepted.", "ReceiptsTaken", counts)}
     receipts = {
         JSON: content("", '{"state":"delivered","message":"n_1/1"}'),

@@ -1,9 +1,10 @@
 """The parts of an operation: parameters, request bodies and responses."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from tidings.domain.notifications.message import CHANNEL_NAMES
+from tidings.domain.schedules.lateness import Policy
 from tidings.edges.http.auth import TENANT_HEADER
 from tidings.edges.http.problems import KINDS, PROBLEM_TYPE
 
@@ -102,6 +103,15 @@ def sent(schema: str, example: Any, *, required: bool = True) -> Schema:
     return {"required": required, "content": {JSON: content(schema, example)}}
 
 
+def patch(schema: str, example: Any) -> Schema:
+    """A request body with some fields of an object; null removes one."""
+    about = f"Fields of `{schema}`; null removes one."
+    return {
+        "required": True,
+        "content": {JSON: {"schema": {"type": "object", "description": about}, "example": example}},
+    }
+
+
 def query(name: str, description: str, schema: Schema | None = None) -> Schema:
     """A parameter of the query."""
     return {"name": name, "in": "query", "description": description, "schema": schema or {"type": "string"}}
@@ -171,3 +181,8 @@ def operation(
     if not guarded:
         written["security"] = []
     return written
+
+
+MISSED = choice(
+    "missed", "What happens to occurrences that fell due during the pause, instead of its `late`.", get_args(Policy)
+)

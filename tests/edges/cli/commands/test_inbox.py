@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.edges.cli.conftest import Cli, RunningNode
-from tidings.config.channels import Channel
+from tidings.config.checks import ProviderTable
 from tidings.edges.cli.commands.users import Box
 
 
-def tell(cli: Cli, text: str) -> None:
+def notify(cli: Cli, text: str) -> None:
     made = cli.json("notify", cli.topic, "--channel", "in_app", "--title", "News", "--text", text)
     cli.settled(made["id"])
 
@@ -25,7 +25,7 @@ def ada(cli: Cli) -> str:
 def test_the_inbox_is_listed_and_marked_as_read(cli: Cli, ada: str) -> None:
     assert cli("inbox", ada) == (0, "", "the inbox is empty\n")
     for text in ("one", "two", "three"):
-        tell(cli, text)
+        notify(cli, text)
     lines = cli("inbox", ada).out.splitlines()
     assert [line.split()[2:] for line in lines] == [["new", "News", word] for word in ("one", "two", "three")]
     last = cli("inbox", ada, "--limit", "1", "--read", "--json")
@@ -46,7 +46,7 @@ def test_the_inbox_is_listed_and_marked_as_read(cli: Cli, ada: str) -> None:
 def test_follow_shows_the_inbox_and_then_new_messages(
     cli: Cli, ada: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(cli, "before")
+    notify(cli, "before")
     shown: list[str] = []
     came = threading.Event()
     monkeypatch.setenv("TIDINGS_URL", cli.url)
@@ -62,7 +62,7 @@ def test_follow_shows_the_inbox_and_then_new_messages(
     following = threading.Thread(target=lambda: codes.append(cli("inbox", ada, "--follow").code))
     following.start()
     assert came.wait(10)
-    tell(cli, "after")
+    notify(cli, "after")
     following.join(10)
     assert codes == [130]
     assert shown == ["before", "after"]
@@ -92,18 +92,18 @@ def test_channels(cli: Cli) -> None:
     assert cli("channels").err == ""
     heads, *rows = cli("channels").out.splitlines()
     assert heads.split()[:3] == ["name", "provider", "sends"]
-    assert [row.split()[:2] for row in rows] == [["in_app", "in_app"], ["outbox", "outbox"]]
+    assert [row.split()[:2] for row in rows] == [["in_app", "in_app"], ["files", "files"]]
     assert all("closed" in row for row in rows)
-    assert cli.json("channels")["channels"]["email"] == ["outbox"]
-    assert cli("channels", "close", "outbox").out == "the breaker of outbox was not open\n"
+    assert cli.json("channels")["channels"]["email"] == ["files"]
+    assert cli("channels", "close", "files").out == "the breaker of files was not open\n"
     receiver = "https://shop.example"
-    assert cli.json("channels", "close", "outbox", "--receiver", receiver)["receiver"] == receiver
+    assert cli.json("channels", "close", "files", "--receiver", receiver)["receiver"] == receiver
     nobody = cli("channels", "close", "nobody")
     assert (nobody.code, "unknown provider 'nobody'" in nobody.err) == (3, True)
 
 
-def test_email_without_a_link_to_unsubscribe_is_warned_of(cli: Cli, tmp_path: Path) -> None:
-    mail = Channel(
+def test_email_without_an_unsubscribe_link_prints_a_warning(cli: Cli, tmp_path: Path) -> None:
+    mail = ProviderTable(
         name="mail", provider="smtp", settings={"host": "127.0.0.1", "port": 1, "sender": "news@example.com"}
     )
     node = RunningNode(tmp_path, mail)

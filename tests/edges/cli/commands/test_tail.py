@@ -15,9 +15,10 @@ from tidings.edges.cli.exit_codes import Failure
 from tidings.edges.cli.screen import Screen
 
 
-def fill(cli: Cli, count: int, *argv: str) -> None:
+def fill(cli: Cli, count: int, **more: str) -> None:
+    client = Client(cli.url)
     for number in range(count):
-        cli.json("publish", cli.topic, str(number), *argv)
+        client.call("POST", f"/v1/topics/{cli.topic}/records", body={"value": str(number), **more})
     cli.tail(cli.topic, count)
 
 
@@ -86,7 +87,7 @@ def test_count_waits_if_there_are_fewer_records(cli: Cli) -> None:
 
 
 def test_from_latest_and_from_a_cursor(cli: Cli) -> None:
-    fill(cli, 2, "--key", "same-partition")
+    fill(cli, 2, key="same-partition")
     timer = threading.Timer(
         0.3,
         lambda: Client(cli.url).call(

@@ -1,4 +1,4 @@
-"""Many lines in one go: outcomes in order, bad lines by number, a summary for people."""
+"""Many lines in one request: outcomes in order, bad lines by number, a summary for people."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_empty_lines_count(cli: Cli, tmp_path: Path, topic_for_all: bool) -> Non
     assert done.out.startswith("3 rejected, 2 scheduled in ")
 
 
-def test_what_is_over_is_not_hidden(cli: Cli) -> None:
+def test_cancelled_and_released_schedules_are_reported(cli: Cli) -> None:
     for schedule_id in ("cancelled", "gone"):
         cli.json("schedule", "--to", cli.topic, "--at", "1h", "--id", f"{cli.topic}-{schedule_id}", "v")
     cli("cancel", f"{cli.topic}-cancelled")
@@ -93,7 +93,7 @@ def test_what_is_over_is_not_hidden(cli: Cli) -> None:
     done = cli("schedule", "--from", "-")
     assert done.code == 4
     assert done.out.startswith("1 cancelled, 1 already_released in ")
-    assert f"line 1: cancelled {cli.topic}-cancelled: it was cancelled: `tidings replace --reuse` it" in done.err
+    assert f"line 1: cancelled {cli.topic}-cancelled: it was cancelled: run `tidings replace --reuse`" in done.err
     assert f"line 2: already_released {cli.topic}-gone: it has been released already: " in done.err
 
 
@@ -107,5 +107,5 @@ def test_many_bad_lines_are_counted(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("argv", [("--id", "x"), ("a value",)])
-def test_what_belongs_into_the_lines(cli: Cli, argv: tuple[str, ...]) -> None:
+def test_options_of_a_single_schedule_are_refused_with_a_file(cli: Cli, argv: tuple[str, ...]) -> None:
     assert cli("schedule", "--from", "x.ndjson", *argv).code == 2

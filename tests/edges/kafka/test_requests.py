@@ -6,7 +6,7 @@ import pytest
 
 from tidings.config.settings import Kafka
 from tidings.domain.errors import Invalid
-from tidings.wires.requests import Requests
+from tidings.edges.kafka.request_topics import Requests
 
 TOPICS = [
     "assignments.acme",

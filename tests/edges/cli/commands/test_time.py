@@ -1,13 +1,18 @@
 """Rules, zones, calendars and previews on the command line."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from tests.edges.cli.conftest import Cli
 from tests.intake.test_rule_changes import renew, zones_of_old  # noqa: F401
-from tidings.edges.cli.exit_codes import program
+from tidings.domain.recurrence.timezone import check_zone
+from tidings.edges.cli.commands.schedule import machine_zone
+from tidings.edges.cli.exit_codes import Failure, program
 
 WEEKLY = ("--rrule", "FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "--zone", "America/New_York")
 
@@ -21,6 +26,66 @@ def test_schedule_takes_rules_cron_and_local_times(cli: Cli) -> None:
     assert cli.json("show", made["id"])["cron"] == "*/5 9-17 * * MON-FRI"
     local = ("--at", "2030-03-31 02:30", "--zone", "Europe/Berlin")
     assert cli.json("schedule", "--to", cli.topic, *local, "x")["due_at"] == "2030-03-31T01:30:00.000000Z"
+
+
+@pytest.mark.parametrize("command", ["schedule", "replace", "preview"])
+def test_a_relative_day_is_read_in_the_time_zone_given(cli: Cli, command: str) -> None:
+    at = ("--at", "tomorrow 09:00", "--zone", "Pacific/Auckland")
+    done = cli(*relative(cli, command), *at, "--json")
+    assert (done.code, done.err) == (0, "")
+    due = due_of(json.loads(done.out))
+    assert (due.hour, due.minute) == (9, 0)
+    assert due.date() == datetime.now(due.tzinfo).date() + timedelta(days=1)
+
+
+@pytest.mark.parametrize("command", ["schedule", "replace", "preview"])
+def test_without_a_zone_it_is_that_of_this_machine(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", ":Pacific/Auckland")
+    done = cli(*relative(cli, command), "--at", "monday 9:00", "--json")
+    assert done.code == 0
+    note = "'monday 9:00' is read in Pacific/Auckland, the time zone of this machine; --zone gives another"
+    assert done.err == f"note: {note}\n"
+    due = due_of(json.loads(done.out))
+    assert (due.weekday(), due.hour) == (0, 9)
+    assert timedelta(0) < due - datetime.now(UTC) <= timedelta(days=7, hours=1)
+
+
+def relative(cli: Cli, command: str) -> tuple[str, ...]:
+    """The arguments of a command, without its time."""
+    match command:
+        case "schedule":
+            return (command, "--to", cli.topic, "x")
+        case "replace":
+            return (command, cli.topic, "--create", "--to", cli.topic, "x")
+        case _:
+            return (command,)
+
+
+def due_of(document: dict[str, Any]) -> datetime:
+    moment = document["moments"][0] if "moments" in document else document
+    return datetime.fromisoformat(moment["due_at"]).astimezone(ZoneInfo("Pacific/Auckland"))
+
+
+def test_the_time_zone_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert machine_zone() == "Europe/Berlin"
+    zone = tmp_path / "usr" / "zoneinfo" / "America" / "New_York"
+    zone.parent.mkdir(parents=True)
+    zone.touch()
+    (tmp_path / "localtime").symlink_to(zone)
+    monkeypatch.setenv("TZ", f":{tmp_path}/localtime")
+    assert machine_zone() == "America/New_York"
+    monkeypatch.setenv("TZ", "XYZ-3")
+    with pytest.raises(Failure, match="the time zone of this machine, 'XYZ-3' in TZ, is not known: give one with"):
+        machine_zone()
+    monkeypatch.delenv("TZ")
+    check_zone(machine_zone())
+
+
+def test_a_zone_that_is_not_known_is_refused_for_a_relative_day(cli: Cli) -> None:
+    done = cli("schedule", "--to", cli.topic, "--at", "today 23:59", "--zone", "Europe/Berlib", "x")
+    assert done.code == 2
+    assert "Europe/Berlin" in done.err
 
 
 def test_a_local_time_in_a_dst_gap_is_accepted_with_a_note(cli: Cli) -> None:
@@ -126,7 +191,7 @@ def test_resume_and_replace_take_their_choices(cli: Cli) -> None:
     assert cli.json(*argv)["outcome"] == "replaced"
 
 
-def test_a_time_that_has_passed_is_told(cli: Cli) -> None:
+def test_a_time_in_the_past_prints_a_warning(cli: Cli) -> None:
     long_ago = ("schedule", "--to", cli.topic, "--at", "2020-01-01T00:00:00Z")
     done = cli(*long_ago, "--id", cli.topic, "x")
     assert (done.code, done.err.endswith(" years ago: sent now\n")) == (0, True)
@@ -138,7 +203,7 @@ def test_a_time_that_has_passed_is_told(cli: Cli) -> None:
     assert seen.err.endswith(" years ago: sent now\n")
 
 
-def test_many_lines_tell_which_have_passed(cli: Cli, tmp_path: Path) -> None:
+def test_times_in_the_past_are_reported_by_line(cli: Cli, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     documents = [{"id": f"{cli.topic}-1", "at": "2020-01-01T00:00:00Z"}, {"id": f"{cli.topic}-2"}]
     lines.write_text("".join(json.dumps(document) + "\n" for document in documents))

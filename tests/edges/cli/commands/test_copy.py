@@ -1,6 +1,7 @@
 """`migrate` and `copy`: their output and exit codes, on files and on PostgreSQL."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tidings.timeline.sqlite.database import LAYOUTS
 from tidings.timeline.sqlite.store import SqliteStore
 
 KNOWN = Layouts(LAYOUTS).known
+[LAST] = LAYOUTS.glob(f"{KNOWN:04d}_*.sql")
+STEP = LAST.stem.replace("_", " ", 1)
 
 PASSWORD = "S3cretPw"
 
@@ -128,14 +131,16 @@ def test_wrong_usage_says_what_to_do(cli: Cli, tmp_path: Path, monkeypatch: pyte
 async def test_migrate_prints_its_steps(cli: Cli, old: Path) -> None:
     assert run(cli, "migrate", "--store", str(old), "--check")[:2] == (0, f"layout {KNOWN}: nothing to do\n")
     with apsw.Connection(str(old)) as connection:
-        connection.execute("DROP INDEX log_in_outbox")
+        for kind, name in re.findall(r"^CREATE (TABLE|VIEW) (\w+)", LAST.read_text("utf-8"), re.MULTILINE):
+            connection.execute(f"DROP {kind} IF EXISTS {name}")
+        connection.execute("CREATE INDEX finished_in_outbox ON finished (position) WHERE position < 1 << 38")
         connection.pragma("user_version", KNOWN - 1)
     code, out, _ = run(cli, "migrate", "--store", str(old), "--check")
-    assert (code, out) == (4, f"layout {KNOWN - 1}, this version needs {KNOWN}; to do: {KNOWN:04d} outbox\n")
+    assert (code, out) == (4, f"layout {KNOWN - 1}, this version needs {KNOWN}; to do: {STEP}\n")
     code, out, _ = run(cli, "migrate", "--store", str(old))
     first, last = out.splitlines()
     assert code == 0
-    assert first.startswith(f"{KNOWN:04d} outbox  ")
+    assert first.startswith(f"{STEP}  ")
     assert last == f"layout {KNOWN - 1} -> {KNOWN}"
     with apsw.Connection(str(old)) as connection:
         connection.pragma("user_version", KNOWN + 1)
@@ -167,7 +172,7 @@ async def test_each_side_has_its_schema_and_no_password_is_shown(
     await made(tmp_path / "old.db", "a")
     old, (url, seen) = str(tmp_path / "old.db"), address()
     monkeypatch.setenv("TIDINGS_STORE_SCHEMA", "side_one")
-    told = [
+    results = [
         run(cli, "migrate", "--store", url, "--check"),
         run(cli, "copy", "--from", old, "--to", url),
         run(cli, "keys", "list", "--store", old),
@@ -179,9 +184,9 @@ async def test_each_side_has_its_schema_and_no_password_is_shown(
         run(cli, "migrate", "--store", url, "--schema", "side_four"),
         run(cli, "migrate", "--store", url, "--schema", "side_two"),
     ]
-    assert not any(PASSWORD in text for _, out, err in told for text in (out, err)), told
-    check, first, moved, second, gone, elsewhere, back, none, new, old_layout = told
-    assert [code for code, _, _ in told] == [4, 0, 1, 0, 1, 1, 0, 3, 0, 0], told
+    assert not any(PASSWORD in text for _, out, err in results for text in (out, err)), results
+    check, first, moved, second, gone, elsewhere, back, none, new, old_layout = results
+    assert [code for code, _, _ in results] == [4, 0, 1, 0, 1, 1, 0, 3, 0, 0], results
     assert check[1].startswith("there is no store here"), check
     assert f"to {seen}, schema side_one\n" in first[1]
     assert f"this store has moved to {seen}, schema side_one at" in moved[2]

@@ -24,7 +24,7 @@ async def site() -> AsyncIterator[Site]:
 COMMANDS = [
     ("schedule", "--to", "orders", "--at", "+1h", "v"),
     ("publish", "orders", "v"),
-    ("replace", "one", "--to", "orders", "--at", "+1h", "v"),
+    ("replace", "one", "--create", "--to", "orders", "--at", "+1h", "v"),
 ]
 
 

@@ -64,7 +64,7 @@ def test_the_first_language_is_the_templates_own(cli: Cli) -> None:
     assert list(found["parts"]["in_app"]) == ["de"]
 
 
-def test_for_how_long_it_is_worth_sending(cli: Cli) -> None:
+def test_expiry_of_a_template(cli: Cli) -> None:
     put_email(cli, "--text", "Hello.", "--urgency", "digest")
     assert cli.json("templates", "get", cli.topic)["urgency"] == "digest"
     assert cli("templates", "put", cli.topic, "--expires-after", "2h").code == 0
@@ -88,6 +88,18 @@ def test_all_parts_from_a_file(cli: Cli, tmp_path: Path) -> None:
     assert "is not a JSON object" in done.err
 
 
+def test_an_error_in_a_file_names_the_field_as_it_is_there(cli: Cli, tmp_path: Path) -> None:
+    email = {"en": {"subject": "Hi", "text": "x"}, "de": {"subject": 5, "text": "x"}}
+    sms = {"fr": {}, "it": {"text": "{{ name"}}
+    (tmp_path / "template.json").write_text(json.dumps({"parts": {"email": email, "sms": sms}}))
+    done = cli("templates", "put", cli.topic, "--file", str(tmp_path / "template.json"))
+    assert done.code == 2
+    assert "parts.email.de.subject: is a number: send text" in done.err
+    (tmp_path / "template.json").write_text(json.dumps({"parts": {"sms": sms}}))
+    done = cli("templates", "put", cli.topic, "--file", str(tmp_path / "template.json"))
+    assert "parts.sms.fr.text: is missing" in done.err
+
+
 def test_preview(cli: Cli) -> None:
     put_email(cli, "--text", "Hello {{ name }}.")
     cli("templates", "put", cli.topic, "--channel", "sms", "--text", "Hi {{ name }}, {{ n }} items")
@@ -104,7 +116,8 @@ def test_preview(cli: Cli) -> None:
     assert cli("templates", "preview", f"{cli.topic}-none", "--channel", "sms").code == 3
 
 
-def test_what_is_pending_keeps_a_template(cli: Cli) -> None:
+@pytest.mark.slow
+def test_a_template_used_by_pending_notifications_cannot_be_deleted(cli: Cli) -> None:
     put_email(cli, "--text", "Hello.")
     cli("users", "put", cli.topic, "--email", "ada@example.com")
     cli.json("notify", cli.topic, "--template", cli.topic, "--var", "name=Ada", "--at", "+1h")
@@ -125,7 +138,7 @@ def test_list(cli: Cli) -> None:
     assert any(line.split()[:2] == [cli.topic, "1"] for line in lines)
 
 
-def test_html_as_text_is_noticed(cli: Cli) -> None:
+def test_html_in_a_text_part_prints_a_warning(cli: Cli) -> None:
     done = cli("templates", "put", cli.topic, "--channel", "email", "--subject", "Hi", "--body", "<p>Hello</p>")
     assert done.code == 0
     assert "use --html for HTML" in done.err
@@ -138,8 +151,9 @@ def test_html_as_text_is_noticed(cli: Cli) -> None:
         (("--channel", "email"), "--subject, --html, --text"),
         (("--channel", "sms", "--subject", "x"), "sms has no --subject"),
         (("--channel", "email", "--subject", "x", "--body", "a", "--text", "b"), "--text is given twice"),
-        (("--channel", "email", "--text", "x"), "subject"),
-        (("--channel", "sms", "--text", "{{ name"), "parts.sms.en.text"),
+        (("--channel", "email", "--text", "x"), "tidings: --subject: is missing: give it"),
+        (("--channel", "sms", "--text", "{{ name"), "tidings: --text: "),
+        (("--channel", "sms", "--locale", "de", "--body", "{{ name"), "tidings: --body: "),
         (("--channel", "webhook", "--body", "text"), "is not JSON"),
         (("--channel", "fax", "--body", "text"), "choose from"),
         (("--channel", "sms", "--text", "@/no/such/file"), "cannot read"),

@@ -26,30 +26,30 @@ def source(topic: str, offset: str, *reasons: str) -> list[tuple[str, str]]:
     return place + [("tidings-reject-reason", reason) for reason in reasons]
 
 
-def test_the_last_refusal_counts() -> None:
+def test_the_last_rejection_headers_are_shown() -> None:
     found = refusal_of(record(("trace", "x"), *source("a", "1", "old"), *source("b", "2", "one", "two")))
     assert (found["source_topic"], found["source_partition"], found["source_offset"]) == ("b", 1, 2)
     assert found["reasons"] == ["one", "two"]
     assert (found["at"], found["key"], found["value"]) == ("2026-11-20T09:00:00.000000Z", "k", "v")
 
 
-def test_people_see_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rejection_is_one_line_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show(record(*source("assignments.acme", "7", "one", "two\x1b[2J")), Screen(), False)
     [line] = capsys.readouterr().out.splitlines()
     assert line == "2026-11-20 09:00:00Z  assignments.acme/1/7  [k]  one; two\\x1b[2J"
 
 
-def test_what_its_destination_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_refused_by_its_destination(capsys: pytest.CaptureFixture[str]) -> None:
     headers = [("tidings-source-id", "order-1"), ("tidings-to", "orders"), ("tidings-reject-reason", "too large")]
     show(record(*headers), Screen(), False)
     assert "order-1 to orders  [k]  too large" in capsys.readouterr().out
 
 
 def test_a_long_key_is_cut_for_people_only(capsys: pytest.CaptureFixture[str]) -> None:
-    told = record(*source("assignments.acme", "7", "one")) | {"key": "k" * 17_000}
-    show(told, Screen(), False)
+    rejection = record(*source("assignments.acme", "7", "one")) | {"key": "k" * 17_000}
+    show(rejection, Screen(), False)
     assert f"  [{'k' * 57}...]  one" in capsys.readouterr().out
-    show(told, Screen(), True)
+    show(rejection, Screen(), True)
     assert json.loads(capsys.readouterr().out)["key"] == "k" * 17_000
 
 

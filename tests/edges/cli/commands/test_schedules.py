@@ -1,4 +1,4 @@
-"""Every command against a running server: what people see, what scripts get, and the exit codes."""
+"""Every command against a running server: output for people and for scripts, and exit codes."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_the_same_again_is_unchanged_and_another_is_a_conflict(cli: Cli) -> None
     other = cli(*same[:-1], "b", "--json")
     assert other.code == 4
     assert json.loads(other.out)["outcome"] == "rejected"
-    assert "other content: `tidings replace` it, cancel it, or use another id" in other.err
+    assert "other content: replace it (`tidings replace`), cancel it, or use another id" in other.err
     assert "PUT" not in other.err
 
 
@@ -132,10 +132,10 @@ def test_show_and_explain(cli: Cli) -> None:
     assert "labels       a=b" in shown
     cli("fire", cli.topic)
     cli.wait_released(cli.topic)
-    told = cli("explain", cli.topic).out
-    assert told.splitlines()[0] == f"{cli.topic} released"
-    assert "scheduled" in told or "accepted" in told
-    assert " ms" in told.splitlines()[-1]
+    explained = cli("explain", cli.topic).out
+    assert explained.splitlines()[0] == f"{cli.topic} released"
+    assert "scheduled" in explained or "accepted" in explained
+    assert " ms" in explained.splitlines()[-1]
     for command in ("show", "explain"):
         missing = cli(command, "no-such-id")
         assert missing.code == 3
@@ -190,12 +190,17 @@ def test_fire_then_cancel_is_a_conflict(cli: Cli) -> None:
     cli.wait_released(cli.topic)
     late = cli("cancel", cli.topic)
     assert late.code == 4
-    assert "released already: `tidings replace --reuse` it" in late.err
+    assert "released already: run `tidings replace --reuse`" in late.err
 
 
 def test_replace(cli: Cli) -> None:
     argv = ("replace", cli.topic, "--to", cli.topic, "--at", "+24h")
-    assert cli.json(*argv, "1")["outcome"] == "scheduled"
+    missing = cli(*argv, "1")
+    assert (missing.code, missing.out) == (3, "")
+    text = f"tidings: there is no schedule '{cli.topic}' to replace: `tidings schedule --id {cli.topic}` creates it"
+    assert missing.err.startswith(text)
+    assert cli("show", cli.topic).code == 3
+    assert cli.json(*argv, "--create", "1")["outcome"] == "scheduled"
     assert cli.json(*argv, "2")["outcome"] == "replaced"
     assert cli.json(*argv, "2")["outcome"] == "unchanged"
     cli("fire", cli.topic)
@@ -252,3 +257,17 @@ def test_preview(cli: Cli) -> None:
 def test_version(cli: Cli) -> None:
     assert cli("version", server=False).out.startswith("tidings 0.1.0 (Python 3.")
     assert json.loads(cli("version", "--json", server=False).out)["version"] == "0.1.0"
+
+
+def test_change_single_fields(cli: Cli) -> None:
+    name = f"{cli.topic}-1"
+    assert cli("schedule", "--to", cli.topic, "--id", name, "--at", "+1h", "--late", "skip", "old").code == 0
+    before = cli.json("show", name)
+    changed = cli.json("change", name, "new", "--priority", "high", "--unset", "late")
+    assert (changed["outcome"], changed["due_at"]) == ("replaced", before["due_at"])
+    after = cli.json("show", name)
+    assert (after["value"], after["priority"], after["late"]) == ("new", "high", "fire_latest")
+    assert cli.json("change", name, "new")["outcome"] == "unchanged"
+    assert cli.json("change", name, "--at", "2030-01-01T00:00:00Z")["due_at"] == "2030-01-01T00:00:00.000000Z"
+    assert cli("change", name).code == 2
+    assert cli("change", f"{name}-none", "--priority", "low").code == 3

@@ -49,7 +49,7 @@ def test_as_json(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("keys", "revoke", "mine", "--store", store) == {"name": "mine", "revoked": True}
 
 
-def test_a_first_key_that_may_not_manage_keys_is_warned_of(cli: Cli, tmp_path: Path) -> None:
+def test_a_first_key_without_admin_prints_a_warning(cli: Cli, tmp_path: Path) -> None:
     store = str(tmp_path / "tidings.db")
     made = cli("keys", "create", "mine", "--store", store)
     assert (made.code, len(made.out.split())) == (0, 1)
@@ -66,7 +66,7 @@ def test_names_are_checked(cli: Cli, tmp_path: Path) -> None:
         assert "use 1 to 63 letters" in done.err
 
 
-def test_looking_does_not_make_a_store(cli: Cli, tmp_path: Path) -> None:
+def test_listing_keys_does_not_create_a_store(cli: Cli, tmp_path: Path) -> None:
     store = tmp_path / "none.db"
     for argv in (("list",), ("revoke", "x")):
         done = cli("keys", *argv, "--store", str(store))
@@ -75,7 +75,7 @@ def test_looking_does_not_make_a_store(cli: Cli, tmp_path: Path) -> None:
     assert not store.exists()
 
 
-def test_a_file_that_is_no_store(cli: Cli, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "text.db"
     path.write_text("this is not a database, and long enough to be one " * 100)
     done = cli("keys", "list", "--store", str(path))

@@ -62,7 +62,7 @@ def test_a_step_forward_that_is_reverted_never_counts(machine: Machine) -> None:
         run(machine, clock, 2 * STEP_HOLD_US)
         assert clock.now() == START + 3 * STEP_HOLD_US - SECOND == machine.wall()
         machine.step(HOUR)
-        assert clock.now() == machine.wall() - HOUR, "it must hold anew"
+        assert clock.now() == machine.wall() - HOUR, "it must hold again"
 
 
 @pytest.mark.parametrize("step", [SECOND, HOUR, 400 * DAY])

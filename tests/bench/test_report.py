@@ -40,7 +40,7 @@ def test_targets_say_whether_they_are_reached() -> None:
     assert "<= 20          NO" in shown
 
 
-def test_saved_results_say_how_they_came_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_results_contain_the_command_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     saved = msgspec.json.decode(save(measured(), BARS, "sample").read_bytes())
     assert saved["reached"] == {"rate, ratio": True, "late_ms, median": False}

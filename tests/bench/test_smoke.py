@@ -47,10 +47,15 @@ TIMEOUT_S = 240
         ("render", "render_with_filters"),
         pytest.param("deliver_webhook", "deliver_webhook", marks=pytest.mark.bench),
         pytest.param("deliver_smtp", "deliver_smtp", marks=pytest.mark.bench),
-        pytest.param("deliver_latency", "p99_ms", marks=pytest.mark.bench),
+        pytest.param("deliver_latency", "p99_ms_500", marks=pytest.mark.bench),
+        pytest.param("deliver_in_app", "deliver_in_app", marks=pytest.mark.bench),
+        pytest.param("accept", "ndjson", marks=pytest.mark.bench),
+        pytest.param("migration", "postgres_open_s", marks=pytest.mark.bench),
         pytest.param("deliver_priority", "beside_low_p99_ms", marks=pytest.mark.bench),
+        pytest.param("deliver_scale_out", "cpu_us_two", marks=pytest.mark.bench),
+        pytest.param("notification_path", "files", marks=pytest.mark.bench),
         pytest.param("users", "users", marks=pytest.mark.bench),
-        pytest.param("cabinet", "sqlite_change", marks=pytest.mark.bench),
+        pytest.param("tables", "sqlite_claim", marks=pytest.mark.bench),
         pytest.param("takeover", "killed_s_longest", marks=pytest.mark.bench),
         pytest.param("fleet_kafka", "two_nodes", marks=pytest.mark.bench),
         pytest.param("peers", "tidings_burst", marks=pytest.mark.bench),
@@ -69,6 +74,7 @@ def test_a_benchmark_runs(name: str, figure: str) -> None:
     assert not any(report.median.get(fault) for fault in ("lost", "twice", "early"))
 
 
+@pytest.mark.slow
 def test_an_unknown_benchmark_is_refused_by_name() -> None:
     command = [sys.executable, "-m", "bench", "nothing"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)
@@ -78,6 +84,7 @@ def test_an_unknown_benchmark_is_refused_by_name() -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("bench",), ("tidings", "bench")])
 def test_without_a_name_they_are_listed(command: tuple[str, ...]) -> None:
     done = subprocess.run(
@@ -91,6 +98,7 @@ def test_without_a_name_they_are_listed(command: tuple[str, ...]) -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.slow
 def test_a_name_and_all_of_them_exclude_each_other() -> None:
     command = [sys.executable, "-m", "tidings", "bench", "--all", "burst"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=False)

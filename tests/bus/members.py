@@ -14,7 +14,7 @@ HERE = (TENANT, TOPIC, GROUP)
 NEWS = frozenset({(TENANT, TOPIC)})
 
 
-class Scene:
+class Harness:
     """A log with ten records in each of four partitions, and the groups over it."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ def partitions_of(records: list[Record]) -> list[int]:
     return sorted({record.partition for record in records})
 
 
-async def take_all(scene: Scene, m: Membership) -> Membership:
-    await scene.commit(m, behind(await scene.fetch(m)))
+async def take_all(harness: Harness, m: Membership) -> Membership:
+    await harness.commit(m, behind(await harness.fetch(m)))
     return m
 
 

@@ -24,7 +24,7 @@ from tidings.testing import SimulatedClock, eventually
 from tidings.timeline.memory import MemoryStore
 
 
-class Scene:
+class Harness:
     """A dispatcher over a memory store, with a simulated clock."""
 
     def __init__(self) -> None:
@@ -39,73 +39,73 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    made = Scene()
+async def harness() -> AsyncIterator[Harness]:
+    made = Harness()
     yield made
     made.waiter.close()
 
 
-async def test_an_idle_dispatcher_sleeps_for_the_maximum(scene: Scene) -> None:
-    assert await scene.tick() == SLEEP_US_MAX
-    assert scene.facts == []
+async def test_an_idle_dispatcher_sleeps_for_the_maximum(harness: Harness) -> None:
+    assert await harness.tick() == SLEEP_US_MAX
+    assert harness.facts == []
 
 
-async def test_it_sleeps_until_the_due_time_and_never_releases_early(scene: Scene) -> None:
-    await applied(scene.store, add("one", NOW + 300 * MILLISECOND))
-    assert await scene.tick() == 300 * MILLISECOND
-    scene.clock.advance(300 * MILLISECOND - 1)
-    assert await scene.tick() == 1
-    assert await left(scene.store) == []
-    scene.clock.advance(1)
-    assert await scene.tick() == 0
-    assert await left(scene.store) == ["one"]
-    assert scene.facts == [Released(scene.clock.now(), [0], frozenset({("acme", "greetings")}))]
-    assert await scene.tick() == SLEEP_US_MAX
+async def test_it_sleeps_until_the_due_time_and_never_releases_early(harness: Harness) -> None:
+    await applied(harness.store, add("one", NOW + 300 * MILLISECOND))
+    assert await harness.tick() == 300 * MILLISECOND
+    harness.clock.advance(300 * MILLISECOND - 1)
+    assert await harness.tick() == 1
+    assert await left(harness.store) == []
+    harness.clock.advance(1)
+    assert await harness.tick() == 0
+    assert await left(harness.store) == ["one"]
+    assert harness.facts == [Released(harness.clock.now(), [0], frozenset({("acme", "greetings")}))]
+    assert await harness.tick() == SLEEP_US_MAX
 
 
-async def test_a_distant_due_time_is_checked_again_after_the_maximum_sleep(scene: Scene) -> None:
-    await applied(scene.store, add("one", NOW + MINUTE))
-    assert await scene.tick() == SLEEP_US_MAX
+async def test_a_distant_due_time_is_checked_again_after_the_maximum_sleep(harness: Harness) -> None:
+    await applied(harness.store, add("one", NOW + MINUTE))
+    assert await harness.tick() == SLEEP_US_MAX
 
 
-async def test_an_earlier_schedule_shortens_the_sleep(scene: Scene) -> None:
-    await applied(scene.store, add("late", NOW + 900 * MILLISECOND))
-    assert await scene.tick() == 900 * MILLISECOND
-    await applied(scene.store, add("early", NOW + MILLISECOND))
-    assert await scene.tick() == MILLISECOND
+async def test_an_earlier_schedule_shortens_the_sleep(harness: Harness) -> None:
+    await applied(harness.store, add("late", NOW + 900 * MILLISECOND))
+    assert await harness.tick() == 900 * MILLISECOND
+    await applied(harness.store, add("early", NOW + MILLISECOND))
+    assert await harness.tick() == MILLISECOND
 
 
-async def test_a_clock_set_back_delays_releases_without_duplicates(scene: Scene) -> None:
-    await applied(scene.store, every("many", NOW, count=3))
-    while await scene.tick() == 0:
+async def test_a_clock_set_back_delays_releases_without_duplicates(harness: Harness) -> None:
+    await applied(harness.store, every("many", NOW, count=3))
+    while await harness.tick() == 0:
         pass
-    scene.clock.step(-MINUTE)
-    assert await scene.tick() == SLEEP_US_MAX
+    harness.clock.step(-MINUTE)
+    assert await harness.tick() == SLEEP_US_MAX
     for _ in range(4):
-        scene.clock.advance(MINUTE)
-        while await scene.tick() == 0:
+        harness.clock.advance(MINUTE)
+        while await harness.tick() == 0:
             pass
-    assert await left(scene.store) == ["many"] * 3
+    assert await left(harness.store) == ["many"] * 3
 
 
-async def test_missed_occurrences_are_published_as_a_fact(scene: Scene) -> None:
-    await applied(scene.store, add("one", NOW - MINUTE, lateness=Lateness(expires_after_us=SECOND)))
-    assert await scene.tick() == 0
-    assert scene.facts == [Missed(NOW, {"expired": 1})]
+async def test_missed_occurrences_are_published_as_a_fact(harness: Harness) -> None:
+    await applied(harness.store, add("one", NOW - MINUTE, lateness=Lateness(expires_after_us=SECOND)))
+    assert await harness.tick() == 0
+    assert harness.facts == [Missed(NOW, {"expired": 1})]
 
 
-async def test_a_new_schedule_wakes_the_dispatcher(scene: Scene) -> None:
-    running = asyncio.create_task(scene.dispatcher.run())
-    await applied(scene.store, add("later", NOW + MINUTE))
-    scene.waiter.wake()
-    await applied(scene.store, add("now", NOW))
-    scene.waiter.wake()
+async def test_a_new_schedule_wakes_the_dispatcher(harness: Harness) -> None:
+    running = asyncio.create_task(harness.dispatcher.run())
+    await applied(harness.store, add("later", NOW + MINUTE))
+    harness.waiter.wake()
+    await applied(harness.store, add("now", NOW))
+    harness.waiter.wake()
 
     async def is_there() -> bool:
-        return await left(scene.store) == ["now"]
+        return await left(harness.store) == ["now"]
 
     await eventually(is_there)
-    scene.dispatcher.stop()
+    harness.dispatcher.stop()
     await running
 
 
@@ -134,8 +134,8 @@ class ScriptedTimeline:
 
 
 def dispatch(timeline: ScriptedTimeline, waiter: Waiter, facts: list[Fact] | None = None) -> Dispatcher:
-    told: list[Fact] = [] if facts is None else facts
-    return Dispatcher(timeline, SimulatedClock(NOW), waiter, told.append)  # type: ignore[arg-type]
+    published: list[Fact] = [] if facts is None else facts
+    return Dispatcher(timeline, SimulatedClock(NOW), waiter, published.append)  # type: ignore[arg-type]
 
 
 async def test_a_failing_store_is_retried_and_logged_once(

@@ -50,7 +50,7 @@ class RecordingService:
         self._stopped.set()
 
 
-class Scene:
+class Harness:
     def __init__(self) -> None:
         self.store = FourLanes()
         self.clock = SimulatedClock(NOW)
@@ -65,79 +65,79 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    made = Scene()
+async def harness() -> AsyncIterator[Harness]:
+    made = Harness()
     yield made
     made.lanes.stop()
 
 
-async def test_a_gained_lane_is_released(scene: Scene) -> None:
-    running = asyncio.create_task(scene.lanes.run())
-    for lane in scene.store.all:
+async def test_a_gained_lane_is_released(harness: Harness) -> None:
+    running = asyncio.create_task(harness.lanes.run())
+    for lane in harness.store.all:
         await lane.apply([add("one")], NOW)
-    scene.own(1, 3)
-    await eventually(lambda: len(scene.facts) == 2)
-    assert [len(await records(lane)) for lane in scene.store.all] == [0, 1, 0, 1]
-    scene.own(0, 1, 2, 3)
-    await eventually(lambda: len(scene.facts) == 4)
-    scene.lanes.stop()
+    harness.own(1, 3)
+    await eventually(lambda: len(harness.facts) == 2)
+    assert [len(await records(lane)) for lane in harness.store.all] == [0, 1, 0, 1]
+    harness.own(0, 1, 2, 3)
+    await eventually(lambda: len(harness.facts) == 4)
+    harness.lanes.stop()
     await running
-    assert sorted(scene.events[-4:]) == ["-0", "-1", "-2", "-3"]
+    assert sorted(harness.events[-4:]) == ["-0", "-1", "-2", "-3"]
 
 
-async def test_work_ends_on_lost_lanes_and_continues_on_others(scene: Scene) -> None:
-    running = asyncio.create_task(scene.lanes.run())
-    scene.own(0, 1)
-    await eventually(lambda: scene.events == ["+0", "+1"])
-    scene.own(1)
-    await eventually(lambda: scene.events[2:] == ["-0"])
-    scene.own(0, 1)
-    await eventually(lambda: scene.events[3:] == ["+0"])
-    assert len(scene.lanes.services) == 2
-    scene.lanes.stop()
-    await running
-
-
-async def test_a_regained_lane_starts_after_its_former_work_has_ended(scene: Scene) -> None:
-    running = asyncio.create_task(scene.lanes.run())
-    scene.own(0)
-    await eventually(lambda: scene.events == ["+0"])
-    scene.own()
-    scene.own(0)
-    await eventually(lambda: len(scene.events) == 3)
-    assert scene.events == ["+0", "-0", "+0"]
-    scene.lanes.stop()
+async def test_work_ends_on_lost_lanes_and_continues_on_others(harness: Harness) -> None:
+    running = asyncio.create_task(harness.lanes.run())
+    harness.own(0, 1)
+    await eventually(lambda: harness.events == ["+0", "+1"])
+    harness.own(1)
+    await eventually(lambda: harness.events[2:] == ["-0"])
+    harness.own(0, 1)
+    await eventually(lambda: harness.events[3:] == ["+0"])
+    assert len(harness.lanes.services) == 2
+    harness.lanes.stop()
     await running
 
 
-async def test_a_lane_with_a_new_lease_is_restarted(scene: Scene) -> None:
-    running = asyncio.create_task(scene.lanes.run())
-    scene.own(0)
-    await eventually(lambda: scene.events == ["+0"])
-    scene.store.all[0] = MemoryStore()
-    scene.own(0)
-    await eventually(lambda: scene.events == ["+0", "-0", "+0"])
-    scene.lanes.stop()
+async def test_a_regained_lane_starts_after_its_former_work_has_ended(harness: Harness) -> None:
+    running = asyncio.create_task(harness.lanes.run())
+    harness.own(0)
+    await eventually(lambda: harness.events == ["+0"])
+    harness.own()
+    harness.own(0)
+    await eventually(lambda: len(harness.events) == 3)
+    assert harness.events == ["+0", "-0", "+0"]
+    harness.lanes.stop()
     await running
 
 
-async def test_a_failing_lane_ends_run_with_its_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lane_with_a_new_lease_is_restarted(harness: Harness) -> None:
+    running = asyncio.create_task(harness.lanes.run())
+    harness.own(0)
+    await eventually(lambda: harness.events == ["+0"])
+    harness.store.all[0] = MemoryStore()
+    harness.own(0)
+    await eventually(lambda: harness.events == ["+0", "-0", "+0"])
+    harness.lanes.stop()
+    await running
+
+
+async def test_a_failing_lane_ends_run_with_its_error(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_dispatcher: Dispatcher) -> int:
         raise OSError("broken")
 
     monkeypatch.setattr(Dispatcher, "tick", fail)
-    running = asyncio.create_task(scene.lanes.run())
-    scene.own(2)
+    running = asyncio.create_task(harness.lanes.run())
+    harness.own(2)
     with pytest.raises(OSError, match="broken"):
         await running
 
 
-async def test_a_tick_steps_every_lane(scene: Scene) -> None:
-    scene.store.owned = {0, 2}
-    await scene.store.all[0].apply([add("one", NOW + 3 * SECOND // 4)], NOW)
-    await scene.store.all[2].apply([add("one", NOW + SECOND // 2)], NOW)
-    assert scene.lanes.next_due() == NOW + SECOND // 2
-    assert await scene.lanes.tick() == SECOND // 2
-    scene.clock.advance(SECOND)
-    assert await scene.lanes.tick() == 0
-    assert len(scene.facts) == 2
+async def test_a_tick_steps_every_lane(harness: Harness) -> None:
+    harness.store.owned = {0, 2}
+    await harness.store.all[0].apply([add("one", NOW + 3 * SECOND // 4)], NOW)
+    await harness.store.all[2].apply([add("one", NOW + SECOND // 2)], NOW)
+    assert harness.lanes.next_due() == NOW + SECOND // 2
+    assert await harness.lanes.tick() == SECOND // 2
+    harness.clock.advance(SECOND)
+    assert await harness.lanes.tick() == 0
+    assert len(harness.facts) == 2

@@ -56,7 +56,7 @@ class ScriptedStore:
         self.resigned += 1
 
 
-class Scene:
+class Harness:
     def __init__(self) -> None:
         self.store = ScriptedStore()
         self.clock = SimulatedClock(NOW, elapsed=7)
@@ -69,186 +69,188 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+async def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
     monkeypatch.setattr(module, "POLL_S", 0.001)
     monkeypatch.setattr(module, "MAINTENANCE_IDLE_S", 0.001)
-    return Scene()
+    return Harness()
 
 
-async def test_readiness_before_the_first_attempt_is_starting(scene: Scene) -> None:
-    ready, reason = scene.owner.readiness()
+async def test_readiness_before_the_first_attempt_is_starting(harness: Harness) -> None:
+    ready, reason = harness.owner.readiness()
     assert not ready
     assert reason.startswith("starting")
 
 
-async def test_a_standby_names_both_possible_reasons(scene: Scene) -> None:
-    scene.store.answer = False
-    await scene.owner.try_once()
+async def test_a_standby_names_both_possible_reasons(harness: Harness) -> None:
+    harness.store.answer = False
+    await harness.owner.try_once()
     said = "standing by: another process owns this store, or was killed less than 3 s ago"
-    assert scene.owner.readiness() == (False, said)
+    assert harness.owner.readiness() == (False, said)
 
 
-async def test_a_free_lease_is_taken_on_monotonic_time(scene: Scene) -> None:
-    scene.clock.step(-99 * SECOND)
-    await scene.owner.try_once()
-    assert scene.owner.readiness() == (True, "ready")
-    assert scene.store.asked == [(7, LEASE_US)]
+async def test_a_free_lease_is_taken_on_monotonic_time(harness: Harness) -> None:
+    harness.clock.step(-99 * SECOND)
+    await harness.owner.try_once()
+    assert harness.owner.readiness() == (True, "ready")
+    assert harness.store.asked == [(7, LEASE_US)]
 
 
-async def test_a_change_of_ownership_is_published_once_and_wakes_the_dispatcher(scene: Scene) -> None:
+async def test_a_change_of_ownership_is_published_once_and_wakes_the_dispatcher(harness: Harness) -> None:
     for answer in (True, True, False, False, True):
-        scene.store.answer = answer
-        await scene.owner.try_once()
-    assert scene.facts == [
+        harness.store.answer = answer
+        await harness.owner.try_once()
+    assert harness.facts == [
         OwnershipChanged(NOW, True, (0,)),
         OwnershipChanged(NOW, False),
         OwnershipChanged(NOW, True, (0,)),
     ]
-    assert scene.wakes == 3
+    assert harness.wakes == 3
 
 
-async def test_a_store_error_is_the_reason_until_it_is_over(scene: Scene) -> None:
-    await scene.owner.try_once()
-    scene.store.answer = StoreError("the disk is full")
-    await scene.owner.try_once()
-    assert scene.owner.readiness() == (False, "the disk is full")
-    scene.store.answer = False
-    await scene.owner.try_once()
-    assert "another process" in scene.owner.readiness()[1]
-    scene.store.answer = True
-    await scene.owner.try_once()
-    assert scene.owner.readiness()[0]
+async def test_a_store_error_is_the_reason_until_it_is_over(harness: Harness) -> None:
+    await harness.owner.try_once()
+    harness.store.answer = StoreError("the disk is full")
+    await harness.owner.try_once()
+    assert harness.owner.readiness() == (False, "the disk is full")
+    harness.store.answer = False
+    await harness.owner.try_once()
+    assert "another process" in harness.owner.readiness()[1]
+    harness.store.answer = True
+    await harness.owner.try_once()
+    assert harness.owner.readiness()[0]
 
 
-async def test_leases_are_renewed_until_stop_and_then_handed_over(scene: Scene) -> None:
-    scene.owner = LeaseHolder(scene.store, scene.clock, 4_000, scene.wake, scene.facts.append)  # type: ignore[arg-type]
-    running = asyncio.create_task(scene.owner.run())
-    await eventually(lambda: len(scene.store.asked) > 5)
-    assert scene.store.resigned == 0
-    scene.owner.stop()
+async def test_leases_are_renewed_until_stop_and_then_handed_over(harness: Harness) -> None:
+    harness.owner = LeaseHolder(harness.store, harness.clock, 4_000, harness.wake, harness.facts.append)  # type: ignore[arg-type]
+    running = asyncio.create_task(harness.owner.run())
+    await eventually(lambda: len(harness.store.asked) > 5)
+    assert harness.store.resigned == 0
+    harness.owner.stop()
     await running
-    assert scene.store.resigned == 1
+    assert harness.store.resigned == 1
 
 
-async def test_lanes_that_are_handed_over_are_acquired_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lanes_that_are_handed_over_are_acquired_at_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "POLL_S", 3_600.0)
-    scene.store.answer = False
-    running = asyncio.create_task(scene.owner.run())
-    await eventually(lambda: len(scene.store.asked) == 1)
-    scene.store.answer = True
-    scene.store.call()
-    await eventually(lambda: scene.owner.readiness()[0])
-    scene.owner.stop()
+    harness.store.answer = False
+    running = asyncio.create_task(harness.owner.run())
+    await eventually(lambda: len(harness.store.asked) == 1)
+    harness.store.answer = True
+    harness.store.call()
+    await eventually(lambda: harness.owner.readiness()[0])
+    harness.owner.stop()
     await running
 
 
-async def test_a_standby_retries_and_hands_nothing_over(scene: Scene) -> None:
-    scene.store.answer = False
-    running = asyncio.create_task(scene.owner.run())
-    await eventually(lambda: len(scene.store.asked) > 5)
-    scene.owner.stop()
+async def test_a_standby_retries_and_hands_nothing_over(harness: Harness) -> None:
+    harness.store.answer = False
+    running = asyncio.create_task(harness.owner.run())
+    await eventually(lambda: len(harness.store.asked) > 5)
+    harness.owner.stop()
     await running
-    assert scene.store.resigned == 0
+    assert harness.store.resigned == 0
 
 
-async def test_only_an_owner_runs_maintenance(scene: Scene) -> None:
-    tending = asyncio.create_task(scene.owner.run_maintenance())
-    scene.store.answer = False
-    await scene.owner.try_once()
+async def test_only_an_owner_runs_maintenance(harness: Harness) -> None:
+    tending = asyncio.create_task(harness.owner.run_maintenance())
+    harness.store.answer = False
+    await harness.owner.try_once()
     await turns(20)
-    assert scene.store.tended == 0
-    scene.store.answer = True
-    await scene.owner.try_once()
-    await eventually(lambda: scene.store.tended > 2)
-    scene.owner.stop()
+    assert harness.store.tended == 0
+    harness.store.answer = True
+    await harness.owner.try_once()
+    await eventually(lambda: harness.store.tended > 2)
+    harness.owner.stop()
     await tending
 
 
 @pytest.mark.parametrize("trouble", [NotOwner("another"), StoreError("full")])
-async def test_errors_do_not_end_maintenance(scene: Scene, trouble: Exception) -> None:
-    await scene.owner.try_once()
-    scene.store.tending = trouble
-    tending = asyncio.create_task(scene.owner.run_maintenance())
-    await eventually(lambda: scene.store.tended > 3)
-    scene.owner.stop()
+async def test_errors_do_not_end_maintenance(harness: Harness, trouble: Exception) -> None:
+    await harness.owner.try_once()
+    harness.store.tending = trouble
+    tending = asyncio.create_task(harness.owner.run_maintenance())
+    await eventually(lambda: harness.store.tended > 3)
+    harness.owner.stop()
     await tending
 
 
-async def test_a_store_silent_for_a_lease_makes_the_node_unready(scene: Scene) -> None:
-    await scene.owner.try_once()
-    scene.clock.advance(LEASE_US - 1)
-    assert scene.owner.readiness() == (True, "ready")
-    scene.clock.advance(1)
-    assert scene.owner.readiness() == (False, "the store has not answered for 3 s")
+async def test_a_store_silent_for_a_lease_makes_the_node_unready(harness: Harness) -> None:
+    await harness.owner.try_once()
+    harness.clock.advance(LEASE_US - 1)
+    assert harness.owner.readiness() == (True, "ready")
+    harness.clock.advance(1)
+    assert harness.owner.readiness() == (False, "the store has not answered for 3 s")
 
 
-async def test_a_node_without_lanes_may_be_ready(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.store, "lanes", list)
-    await scene.owner.try_once()
-    assert scene.owner.readiness() == (True, "ready")
-    assert scene.facts == [OwnershipChanged(NOW, True, ())]
+async def test_a_node_without_lanes_may_be_ready(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness.store, "lanes", list)
+    await harness.owner.try_once()
+    assert harness.owner.readiness() == (True, "ready")
+    assert harness.facts == [OwnershipChanged(NOW, True, ())]
 
 
-async def test_changed_lanes_are_published_as_a_fact(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    await scene.owner.try_once()
-    monkeypatch.setattr(scene.store, "lanes", list)
-    await scene.owner.try_once()
-    assert scene.facts == [OwnershipChanged(NOW, True, (0,)), OwnershipChanged(NOW, True, ())]
-    assert scene.wakes == 2
+async def test_changed_lanes_are_published_as_a_fact(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await harness.owner.try_once()
+    monkeypatch.setattr(harness.store, "lanes", list)
+    await harness.owner.try_once()
+    assert harness.facts == [OwnershipChanged(NOW, True, (0,)), OwnershipChanged(NOW, True, ())]
+    assert harness.wakes == 2
 
 
-async def test_a_store_error_is_published_with_its_reason(scene: Scene) -> None:
-    await scene.owner.try_once()
-    assert scene.owner.trouble() is None
-    scene.store.answer = StoreError("the disk is full")
+async def test_a_store_error_is_published_with_its_reason(harness: Harness) -> None:
+    await harness.owner.try_once()
+    assert harness.owner.trouble is None
+    harness.store.answer = StoreError("the disk is full")
     for _ in range(3):
-        await scene.owner.try_once()
-    assert scene.facts[1:] == [OwnershipChanged(NOW, False, (), "the disk is full")]
-    assert scene.owner.trouble() == "the disk is full"
+        await harness.owner.try_once()
+    assert harness.facts[1:] == [OwnershipChanged(NOW, False, (), "the disk is full")]
+    assert harness.owner.trouble == "the disk is full"
 
 
-async def test_a_standby_reports_no_store_error(scene: Scene) -> None:
-    scene.store.answer = False
-    await scene.owner.try_once()
-    assert scene.owner.trouble() is None
+async def test_a_standby_reports_no_store_error(harness: Harness) -> None:
+    harness.store.answer = False
+    await harness.owner.try_once()
+    assert harness.owner.trouble is None
 
 
-async def test_a_hanging_store_is_reported_before_it_answers(scene: Scene) -> None:
-    scene.owner = LeaseHolder(scene.store, scene.clock, 20_000, scene.wake, scene.facts.append)  # type: ignore[arg-type]
-    await scene.owner.try_once()
-    scene.store.hang.clear()
-    asking = asyncio.create_task(scene.owner.try_once())
-    await eventually(lambda: scene.owner.trouble() is not None)
-    assert scene.owner.readiness() == (False, "the store has not answered for 0.02 s")
-    assert scene.facts[-1] == OwnershipChanged(NOW, False, (0,), "the store has not answered for 0.02 s")
-    scene.store.hang.set()
+async def test_a_hanging_store_is_reported_before_it_answers(harness: Harness) -> None:
+    harness.owner = LeaseHolder(harness.store, harness.clock, 20_000, harness.wake, harness.facts.append)  # type: ignore[arg-type]
+    await harness.owner.try_once()
+    harness.store.hang.clear()
+    asking = asyncio.create_task(harness.owner.try_once())
+    await eventually(lambda: harness.owner.trouble is not None)
+    assert harness.owner.readiness() == (False, "the store has not answered for 0.02 s")
+    assert harness.facts[-1] == OwnershipChanged(NOW, False, (0,), "the store has not answered for 0.02 s")
+    harness.store.hang.set()
     await asking
-    assert scene.owner.readiness()[0]
-    assert scene.facts[-1] == OwnershipChanged(NOW, True, (0,))
+    assert harness.owner.readiness()[0]
+    assert harness.facts[-1] == OwnershipChanged(NOW, True, (0,))
 
 
-async def test_a_missing_permission_is_raised_only_at_the_start(scene: Scene) -> None:
-    scene.store.answer = NotAllowed("permission denied")
+async def test_a_missing_permission_is_raised_only_at_the_start(harness: Harness) -> None:
+    harness.store.answer = NotAllowed("permission denied")
     with pytest.raises(NotAllowed):
-        await scene.owner.try_once()
-    scene.store.answer = True
-    await scene.owner.try_once()
-    scene.store.answer = NotAllowed("a standby now")
-    await scene.owner.try_once()
-    assert scene.owner.trouble() == "a standby now"
+        await harness.owner.try_once()
+    harness.store.answer = True
+    await harness.owner.try_once()
+    harness.store.answer = NotAllowed("a standby now")
+    await harness.owner.try_once()
+    assert harness.owner.trouble == "a standby now"
 
 
-async def test_a_suspended_process_reports_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_suspended_process_reports_it(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 3_600.0)
-    running = asyncio.create_task(scene.owner.run())
-    await eventually(lambda: len(scene.facts) == 1)
+    running = asyncio.create_task(harness.owner.run())
+    await eventually(lambda: len(harness.facts) == 1)
     await turns(5)
-    scene.clock.advance(10 * SECOND)
-    monkeypatch.setattr(scene.store, "lanes", list)
-    scene.store.call()
-    await eventually(lambda: len(scene.facts) == 2)
-    told = scene.facts[1]
-    assert isinstance(told, OwnershipChanged)
-    assert (told.owner, told.lanes, told.reason) == (True, (), "this process stood still for 9 s")
-    scene.owner.stop()
+    harness.clock.advance(10 * SECOND)
+    monkeypatch.setattr(harness.store, "lanes", list)
+    harness.store.call()
+    await eventually(lambda: len(harness.facts) == 2)
+    fact = harness.facts[1]
+    assert isinstance(fact, OwnershipChanged)
+    assert (fact.owner, fact.lanes, fact.reason) == (True, (), "this process stood still for 9 s")
+    harness.owner.stop()
     await running

@@ -1,7 +1,8 @@
 """The tables of the reference that are derived from the code: `make docs` writes them into the pages.
 
 Between `<!-- fields: NewSchedule -->` and `<!-- end -->` stands the table of that shape; `flags: schedule` is that of a
-command, `options: schedule` that of the library's options, `values: Outcome Record` lists the fields of its values.
+command, `options: schedule` that of the library's options, `values: Outcome Record` lists the fields of its values, and
+`tables: all` the tables of notifications.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import msgspec
 
 import tidings
 from tests.docs.pages import DOCS
+from tidings.domain.notifications.tables import TABLES, Index, Table
 from tidings.edges.cli.main import build_parser
 from tidings.edges.http.openapi.describe import shapes
 from tidings.library import arguments, notification_values
@@ -22,7 +24,7 @@ from tidings.shapes.notification import NewNotification
 from tidings.shapes.schedule import NewSchedule, Preview
 from tidings.shapes.user import Profile
 
-PAGES = (DOCS / "reference" / "http.md", DOCS / "reference" / "cli.md", DOCS / "reference" / "python.md")
+PAGES = tuple(DOCS / "reference" / f"{name}.md" for name in ("http", "cli", "python", "tables"))
 
 SHARED_FLAGS = {"--help", "--url", "--api-key", "--json", "--tenant"}
 # The commands whose flags are fields, and where those are declared. A name behind a command is that of its verb.
@@ -35,7 +37,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
 # Flags by another name than the field.
 RENAMED = {"rdate": "rdates", "exdate": "exdates"}
 
-_MARKED = re.compile(r"(<!-- (fields|flags|options|values): ([\w .]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- (fields|flags|options|values|tables): ([\w .]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rewritten(page: str) -> str:
@@ -100,11 +102,36 @@ def values_table(names: str) -> str:
     return _table(("value", "fields"), rows)
 
 
+def stored_tables(_: str) -> str:
+    """A section for each table of notifications: its purpose, its key, its columns and its indexes."""
+    return "\n\n".join(_stored_table(table) for table in TABLES.values())
+
+
+def _stored_table(table: Table) -> str:
+    rows = ((f"`{column.name}`", column.kind, column.about) for column in table.columns)
+    parts = [
+        f"### `{table.name}`",
+        f"{table.about} Key: `{table.key}`.",
+        _table(("column", "type", "meaning"), rows),
+    ]
+    if table.indexes:
+        parts.append("Indexes, each within a tenant:")
+        parts.append("\n".join(f"- {_index(index)}" for index in table.indexes))
+    return "\n\n".join(parts)
+
+
+def _index(index: Index) -> str:
+    columns = [*index.columns, *([] if index.order is None else [index.order])]
+    text = f"`{index.name}`: by " + ", ".join(f"`{column}`" for column in columns)
+    return text + (f", where `{index.present}` is not NULL" if index.present else "")
+
+
 _TABLES: dict[str, Callable[[str], str]] = {
     "fields": fields_table,
     "flags": flags_table,
     "options": options_table,
     "values": values_table,
+    "tables": stored_tables,
 }
 
 
@@ -133,8 +160,11 @@ def _first_sentence(field: Field) -> str:
     return re.split(r"(?<=[.])\s+(?=[A-Z`])", field.description)[0].replace("|", "\\|")
 
 
+_JSON = {"`True`": "`true`", "`False`": "`false`"}  # defaults as a request writes them
+
+
 def _default(field: Field) -> str:
-    return "required" if field.required else field.absent
+    return "required" if field.required else _JSON.get(field.absent, field.absent)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

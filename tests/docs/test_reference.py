@@ -14,10 +14,9 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 from tests.docs.tables import PAGES as TABLED
 from tests.docs.tables import rewritten
 from tidings import __version__
-from tidings.channels.loading import BUILT_IN, SECRET, check_settings, providers, wanted
 from tidings.clock import SystemClock
 from tidings.config import load, render
-from tidings.config.channels import OWN
+from tidings.config.checks import OWN
 from tidings.config.options import OPTIONS, Option, written
 from tidings.domain.facts import Fact
 from tidings.domain.schedules.command import OutcomeWord, State
@@ -27,8 +26,12 @@ from tidings.edges.cli.main import COMMANDS, build_parser
 from tidings.edges.http.openapi.describe import describe
 from tidings.edges.http.problems import KINDS
 from tidings.library.schedule_values import Options
-from tidings.observe.metrics import DeliveryMetrics, KafkaMetrics, KasprMetrics, Metrics, Worker
+from tidings.observe.delivery import DeliveryMetrics
+from tidings.observe.metrics import KafkaMetrics, KasprMetrics, Metrics, Worker
 from tidings.ports import Count
+from tidings.providers.registry import check_provider, installed, provider_type
+from tidings.providers.settings import SECRET
+from tidings.providers.settings import expected as expected_value
 from tidings.timeline.postgres import pool
 from tidings.timeline.postgres.database import VERSION_MIN
 
@@ -63,7 +66,7 @@ def test_derived_tables_are_up_to_date(path: Path) -> None:
 def test_every_table_that_a_page_asks_for_ends() -> None:
     for path in TABLED:
         text = path.read_text("utf-8")
-        assert len(re.findall("<!-- (?:fields|flags|options|values): ", text)) == text.count("<!-- end -->") > 0
+        assert len(re.findall("<!-- (?:fields|flags|options|values|tables): ", text)) == text.count("<!-- end -->") > 0
 
 
 # HTTP
@@ -115,15 +118,18 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from flags(below)
-        yield from action.option_strings
+        yield from action.option_strings if action.help != argparse.SUPPRESS else ()
 
 
 @pytest.mark.parametrize(("name", "parser"), list(parsers()), ids=list(COMMANDS))
 def test_every_command_has_its_section_with_its_flags(name: str, parser: argparse.ArgumentParser) -> None:
     text = section(page("cli"), f"## `tidings {name}`")
     shared = {"-h", "--help", "--url", "--api-key", "--json"} | ({"--tenant"} if name != "keys" else set())
-    as_schedule = set(flags(dict(parsers())["schedule"])) if name == "replace" else set()
-    own = [flag for flag in flags(parser) if flag not in shared | as_schedule]
+    like = {"replace": "schedule", "change": "schedule", "notifications": "notify"}.get(
+        name
+    )  # it has the flags of this one too
+    theirs = set() if like is None else set(flags(dict(parsers())[like]))
+    own = [flag for flag in flags(parser) if flag not in shared | theirs]
     assert [flag for flag in own if not re.search(rf"{flag}\b", text)] == []
 
 
@@ -168,21 +174,21 @@ def test_no_setting_is_described_that_is_not_there() -> None:
     assert described == list(OPTIONS)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", sorted(installed()))
 def test_every_setting_of_a_provider_has_its_row_and_an_example(name: str, tmp_path: Path) -> None:
     text = section(page("configuration"), f"### `{name}`")
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\| .+ \|$", text, re.MULTILINE)
-    fields = msgspec.structs.fields(providers()[name].load().settings)
+    fields = msgspec.structs.fields(provider_type(name).settings)
     assert [tuple(row) for row in rows] == [(field.name, taken(field.type), default(field)) for field in fields]
     [example] = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "t.toml").write_text(example)
     [table] = load(str(tmp_path / "t.toml"), {}, {}).config.channels
-    check_settings(table.provider, table.settings)
+    check_provider(table.provider, table.settings)
 
 
 def taken(kind: Any) -> str:
     """The type of a setting as the page writes it."""
-    words = wanted(kind)
+    words = expected_value(kind)
     if words == SECRET:
         return "secret"
     words = words.removeprefix("a ")

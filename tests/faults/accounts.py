@@ -13,7 +13,7 @@ FOREVER = 1 << 62
 
 @dataclass
 class Account:
-    """One schedule: what of it may and must be on the log. A token is the value of one generation's records."""
+    """One schedule and its expected records. A token is the value of the records of one generation."""
 
     kind: str
     tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Account:
     is_done: bool = False
 
     def expect(self, token: str, low: int, high: int) -> None:
-        """So many records of a token must and may be there."""
+        """Expect at least `low` and at most `high` records of a token."""
         self.tokens[token] = (low, high)
 
     @property
@@ -63,7 +63,7 @@ class Seen:
 
 
 class Journal:
-    """Everything that a follower saw over all lives, checked as it comes: P1 never early, P3 once and without gaps."""
+    """Every record that a follower read over all restarts, checked on arrival: never early, once, without gaps."""
 
     def __init__(self) -> None:
         self.by_token: dict[str, list[Seen]] = defaultdict(list)
@@ -100,7 +100,7 @@ class Journal:
 
 
 class Audit:
-    """Compares accounts with the journal and with what the store shows at the end; answers what is wrong."""
+    """Compares accounts with the journal and with the final state in the store; returns the faults."""
 
     UNASKED: Final[Document] = {}
 
@@ -111,13 +111,13 @@ class Audit:
         self.released = 0
         self.missed = 0
 
-    def strangers(self, accounts: list[Account]) -> list[str]:
-        """Records that nobody asked for."""
+    def unrequested(self, accounts: list[Account]) -> list[str]:
+        """Records that were never requested."""
         known = {token for account in accounts for token in account.tokens}
-        return [f"nobody sent {token}" for token in self._journal.by_token.keys() - known]
+        return [f"{token} was never sent" for token in self._journal.by_token.keys() - known]
 
     def check(self, account: Account, explained: Document | None) -> list[str]:
-        """What is wrong with one schedule. `explained` is what the store tells of it, None if it knows nothing."""
+        """The faults of one schedule. `explained` is the answer of the store, None if the schedule is unknown."""
         wrong = [*self._check_counts(account), *self._check_moments(account)]
         if explained is not self.UNASKED:
             self.looked_at += 1

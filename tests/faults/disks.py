@@ -1,7 +1,7 @@
 """A disk that can lose power, fail or fill up: a layer between SQLite and the machine's files.
 
-It knows of each file what has been forced to the platter (`xSync`) and what has only been written. After a power cut
-the former is there; of the latter anything may be: nothing, some sectors in any order, or all of it.
+For each file it knows which bytes were synced (`xSync`) and which were only written. After a power cut the synced
+ones are there; of the others nothing, some sectors in any order, or all may be.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Content:
         self.written.clear()
 
     def after_power_loss(self, keep: Callable[[], bool]) -> bytes:
-        """What may be found: each sector that was not forced is kept or not."""
+        """The content after a power loss: each unsynced sector is kept or not."""
         found = bytearray(self.safe)
         for offset, data in self.written:
             if data is None:
@@ -62,7 +62,7 @@ def no_fault(_operation: str, _name: str) -> apsw.Error | None:
 
 
 class Fault:
-    """Some operations fail, from a certain one on: all that write, or only that force to the platter, or that read."""
+    """Some operations fail from a certain one on: writes, syncs or reads."""
 
     def __init__(self, chance: random.Random) -> None:
         self.operations = chance.choice((("write", "truncate"), ("sync",), ("read",), ("write", "sync", "read")))
@@ -103,7 +103,7 @@ class Disk(apsw.VFS):  # type: ignore[misc] # apsw's types are not followed
         with self._lock:
             self._contents.pop(filename, None)
 
-    # What the files tell
+    # Called by the files
 
     def content(self, name: str) -> Content:
         with self._lock:
@@ -113,7 +113,7 @@ class Disk(apsw.VFS):  # type: ignore[misc] # apsw's types are not followed
             return self._contents[name]
 
     def act(self, operation: str, name: str) -> None:
-        """Before each operation: it may fail, and somebody may be watching."""
+        """Called before each operation: it may fail, and `watch` is called."""
         error = self.broken(operation, name)
         if error is not None:
             raise error

@@ -1,8 +1,8 @@
-"""Where nodes are born quickly: a process that has loaded everything once and forks a node whenever it is told.
+"""Starts nodes quickly: a process that has loaded all modules once and forks a node on request.
 
 `python -m tests.faults.fork_server` reads one JSON object a line: `argv` and `environment` of the node, `crash` (a
 setting of TIDINGS_CRASH_AT or null), its `lease_us`, and `base_us` and `speed` of its wall clock. It answers with the
-node's pid, and with its status once it has ended. A node born here is a process like any other, with lower thresholds.
+node's pid, and with its status once it has ended. A node started here is a process like any other, with lower limits.
 """
 
 import importlib
@@ -46,11 +46,11 @@ def live(order: dict[str, Any]) -> int:
     from tidings.__main__ import main as run
 
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # the answers' pipe is the nursery's
+    os.dup2(2, 1)  # the pipe for answers belongs to the factory
     os.environ.update(order["environment"])
     sys.argv = ["tidings", *order["argv"]]
     if order["crash"]:
-        crash._trap = crash._Trap(order["crash"])
+        crash.arm(order["crash"])
     lower(order["lease_us"], order["crash"] or "")
     if order["speed"] != 1:
         quicken(order["base_us"], order["speed"])

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import apsw
 
-from tests.faults.lives import Node, Nursery, Pace, nursery, start_plain
+from tests.faults.node_process import NodeFactory, NodeProcess, Pace, check_log, node_factory, start_plain
 from tests.faults.trial import Trial
 from tests.faults.trial import trial as begun_trial
 from tidings.crash import POINTS
 from tidings.timeline.sqlite.pending import packed_reads
 from tidings.timeline.sqlite.writer import OFFSET_BITS
 
-POINT_S = 2.5
-LIFE_S = (0.02, 0.6)
-OWNERS = 0.8  # of the kills at random so many wait until the node owns the timeline
+POINT_S = 2.5  # a node passes a point in this time; on a slow machine later, so that each further try waits longer
+RUN_S = (0.02, 0.6)
+OWNERS = 0.8  # this share of random kills waits until the node owns the timeline
 OWNER = "owns the timeline"
 STOP_S = 5.0
 RETENTION_S = 30
@@ -56,7 +56,7 @@ FAST_POINTS = ("refine.written", "refine.committed")  # rows move from far to ne
 
 @dataclass
 class Kills:
-    """What was killed where, and how much was in flight at that moment."""
+    """The kills by place, and how much was in flight at that time."""
 
     hits: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
@@ -67,6 +67,10 @@ class Kills:
         self.hits[name] += 1
         self.asked[name] = max(self.asked[name], asked)
         self.owed[name] = max(self.owed[name], owed)
+
+    def is_covered(self, name: str) -> bool:
+        """Whether a kill hit this place with requests in progress, and one with records still pending."""
+        return bool(self.hits[name] and self.asked[name] and self.owed[name])
 
     @property
     def total(self) -> int:
@@ -83,12 +87,12 @@ class Kills:
 class Loop:
     """One store, through many restarts."""
 
-    def __init__(self, folder: Path, pace: Pace, seed: int, trial: Trial, born: Nursery) -> None:
+    def __init__(self, folder: Path, pace: Pace, seed: int, trial: Trial, factory: NodeFactory) -> None:
         self.kills = Kills()
         self.trial = trial
         self._folder = folder
         self._random = random.Random(seed)
-        self._nursery = born
+        self._factory = factory
         self._points = [point for point in POINTS if pace.speed > 1 or point not in FAST_POINTS]
         self._environment = {
             "TIDINGS_STORE_PATH": str(folder / "tidings.db"),
@@ -97,67 +101,67 @@ class Loop:
         }
 
     async def run(self, kills: int, plain: int) -> None:
-        """Kill so many times, then let everything come to an end and look at it."""
+        """Kill this many times, then let everything finish and check it."""
         async with self.trial.running():
             for name in self._names(kills, plain):
-                await self._live(name)
+                await self._run_once(name)
             for name in self._points * TRIES:
-                if not self.kills.hits[name]:
-                    await self._live(name)
+                if not self.kills.is_covered(name):
+                    await self._run_once(name)
             node = await self._start(None)
             await self.trial.finish()
         await self._stop(node)
         check_file(self._environment["TIDINGS_STORE_PATH"])
 
     def _names(self, kills: int, plain: int) -> list[str]:
-        """Where to kill: every point in turn, at random moments in between, and some nodes without any help."""
+        """Where to kill: every point in turn, at random moments in between, and some nodes in the usual way."""
         names = [self._points[index % len(self._points)] for index in range(kills * 2 // 3)]
         names += [RANDOM] * (kills - len(names) - plain) + [PLAIN] * plain
         self._random.shuffle(names)
         return names
 
-    async def _live(self, name: str) -> None:
+    async def _run_once(self, name: str) -> None:
         """Run one node from start to kill."""
         if name == PLAIN:
             node = await start_plain(self._folder, **self._environment)
         else:
             visits = self._random.randint(1, VISITS[name]) if name in VISITS and not self.kills.passed_by[name] else 1
             node = await self._start(f"{name}:{visits}" if name in VISITS else None)
-        with contextlib.suppress(AssertionError):  # it may die before it listens
+        with contextlib.suppress(AssertionError):  # it may be killed before it listens
             self.trial.requests.open(await node.url())
             if name != RANDOM or self._random.random() < OWNERS:
-                await node.said(OWNER)
-        if name in VISITS and not await node.ended(POINT_S):
+                await node.logged(OWNER)
+        if name in VISITS and not await node.ended(POINT_S * (1 + self.kills.passed_by[name])):
             self.kills.passed_by[name] += 1
             name = RANDOM
         if name not in VISITS:
-            await node.ended(self._random.uniform(*LIFE_S))
+            await node.ended(self._random.uniform(*RUN_S))
         asked, owed = self.trial.requests.asked, self.trial.owed()
         node.send(signal.SIGKILL)
         assert await node.ended(STOP_S)
         self.trial.requests.shut()
-        assert node.status == -signal.SIGKILL, f"{name}: ended with {node.status}\n{node.log}"
-        assert "Traceback" not in node.log, node.log
+        assert node.status == -signal.SIGKILL, f"{name}: ended with {node.status}\n{node.tail}"
+        check_log(node)
         self.kills.count(name, asked, owed)
 
-    async def _start(self, crash: str | None) -> Node:
-        node = await self._nursery.start(crash=crash, environment=self._environment)
+    async def _start(self, crash: str | None) -> NodeProcess:
+        node = await self._factory.start(crash=crash, environment=self._environment)
         if crash is None:
             self.trial.requests.open(await node.url())
         return node
 
-    async def _stop(self, node: Node) -> None:
+    async def _stop(self, node: NodeProcess) -> None:
         node.send(signal.SIGTERM)
         assert await node.ended(STOP_S), "did not stop in time"
-        assert node.status == 0, f"stopped with {node.status}\n{node.log}"
-        assert "Traceback" not in node.log, node.log
+        assert node.status == 0, f"stopped with {node.status}\n{node.tail}"
+        check_log(node)
 
     def report(self) -> str:
         return f"{self.kills.table()}\n{self.trial.report()}"
 
 
 def check_file(path: str) -> None:
-    """The file is sound, and its counters count what is there."""
+    """Check the integrity of the file and its counters."""
     with contextlib.closing(apsw.Connection(path)) as connection:
         assert connection.pragma("integrity_check") == "ok"
         pending = sum(connection.execute(f"SELECT count(*) FROM {table} WHERE n >= 0").get for table in ("near", "far"))
@@ -175,8 +179,8 @@ async def run(kills: int, plain: int, seed: int, speed: int, folder: Path | None
     pace = Pace(speed)
     with tempfile.TemporaryDirectory() as made:
         place = folder or Path(made)
-        async with begun_trial(seed, pace) as trial, nursery(place, pace) as born:
-            loop = Loop(place, pace, seed, trial, born)
+        async with begun_trial(seed, pace) as trial, node_factory(place, pace) as factory:
+            loop = Loop(place, pace, seed, trial, factory)
             await loop.run(kills, plain)
             return loop
 

@@ -23,12 +23,12 @@ class Diary:
     joins: int = 0
 
     def begin(self) -> dict[int, int]:
-        """Where a new session stands: nothing is known yet."""
+        """Start a new session: no position is known yet."""
         self.joins += 1
         return {}
 
     def work(self, session: dict[int, int], partition: int, offset: int) -> None:
-        """A record has come: the very next one, or after a new start the first that is not committed."""
+        """Count a record: it must be the next one, or after a restart the first that is not committed."""
         if partition in session:
             assert offset == session[partition], f"partition {partition}: {offset} came after {session[partition] - 1}"
         else:
@@ -48,7 +48,7 @@ class Diary:
 
 
 class Member:
-    """Joins, fetches and commits; joins again whenever it is no longer known."""
+    """Joins, fetches and commits; joins again after its session has expired."""
 
     def __init__(self, requests: Requests, topic: str) -> None:
         self.diary = Diary()

@@ -1,4 +1,4 @@
-"""Requests to a node that may die at any moment: repeated after its restart until they are answered."""
+"""Requests to a node that may be killed at any time: repeated after its restart until they are answered."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from tests.faults.accounts import Document
-from tests.faults.lives import Pace
+from tests.faults.node_process import Pace
 
 TIMEOUT = aiohttp.ClientTimeout(total=4)
 PAUSE_S = 0.02
@@ -18,7 +18,7 @@ FAILURES = (aiohttp.ClientError, TimeoutError, ConnectionError, asyncio.Incomple
 
 @dataclass(frozen=True)
 class Answer:
-    """What was answered, and between which moments of the node's clock. `is_repeat`: an earlier try went unanswered."""
+    """An answer, with the times of both by the clock of the node. `is_repeat`: an earlier try had no answer."""
 
     status: int
     document: Document
@@ -63,7 +63,7 @@ class Requests:
         key: str | None = None,
         patient: bool = True,
     ) -> Answer | None:
-        """The answer to one request, from this life or a later one. None: unanswered, and not asked again."""
+        """The answer to one request, from this process or a later one. None: no answer, and no repeat."""
         headers = {} if key is None else {"Idempotency-Key": key}
         repeats = False
         while True:
@@ -94,13 +94,13 @@ class Requests:
             return Answer(status, document, sent_at, self._pace.now(), repeats)
 
     async def get(self, path: str) -> Answer:
-        """What is there now."""
+        """Read the present state."""
         answer = await self.ask("GET", path)
         assert answer is not None
         return answer
 
     async def lines(self, documents: Iterable[Document], key: str | None = None) -> AsyncIterator[Document]:
-        """Many schedules in one request; each outcome as it comes, until the node dies."""
+        """Many schedules in one request; each outcome on arrival, until the node is killed."""
         headers = {"Content-Type": "application/x-ndjson"} | ({} if key is None else {"Idempotency-Key": key})
         body = b"".join(json.dumps(document).encode() + b"\n" for document in documents)
         await self._up.wait()

@@ -20,12 +20,12 @@ import pytest
 
 from tests.contract.factories import ACME, NOW, SECOND, add, drain, found, left, state, tend
 from tests.faults.disks import Disk, inserted
-from tests.faults.lives import Node, start_plain
+from tests.faults.node_process import NodeProcess, start_plain
 from tests.sim.thresholds import lowered
-from tests.timeline.later import later
+from tests.timeline.later_layouts import later
 from tidings.clock import SystemClock
 from tidings.domain.errors import StoreError
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 from tidings.engine import Engine
 from tidings.testing import eventually
 from tidings.timeline.migrations import Layouts
@@ -66,10 +66,10 @@ def enlarge(folder: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, *argv: str) -> AsyncIterator[tuple[Node, aiohttp.ClientSession]]:
+async def serving(folder: Path, *argv: str) -> AsyncIterator[tuple[NodeProcess, aiohttp.ClientSession]]:
     node = await start_plain(folder, *argv)
     try:
-        await node.said("owns the timeline")
+        await node.logged("owns the timeline")
         async with aiohttp.ClientSession(await node.url()) as session:
             yield node, session
     finally:
@@ -252,6 +252,7 @@ def test_an_unusable_file_is_refused(tmp_path: Path, spoil: Callable[[Path], Non
 # Older layouts
 
 
+@pytest.mark.slow
 async def test_an_older_store_migrates_itself(tmp_path: Path) -> None:
     path = tmp_path / "tidings.db"
     await make_store(path)
@@ -268,6 +269,7 @@ async def test_an_older_store_migrates_itself(tmp_path: Path) -> None:
         await SqliteStore.open(path)
 
 
+@pytest.mark.slow
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tidings.db"
     await make_store(path)
@@ -348,7 +350,7 @@ async def test_an_engine_continues_after_a_disk_failure(
 
 @pytest.mark.slow
 async def test_a_merge_that_fails_loses_no_id(disk: Disk, tmp_path: Path) -> None:
-    """What was put aside in memory for a slice that was never written must not be taken for done."""
+    """Entries kept in memory for a slice that was never written must not count as done."""
     chance = random.Random(7)
     with lowered(checkpoints=False):
         store = await SqliteStore.open(tmp_path / "tidings.db")

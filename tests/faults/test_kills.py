@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.faults.lives import start_plain
 from tests.faults.loop import FAST_POINTS, STOP_S, Loop, run
+from tests.faults.node_process import start_plain
 from tidings.crash import POINTS
 
 pytestmark = pytest.mark.kill
@@ -31,9 +31,8 @@ async def kill(folder: Path, kills: int, plain: int, speed: int, capsys: pytest.
 
 
 def check_points(loop: Loop, points: set[str]) -> None:
-    """Every point was hit, with requests under way and with records still to come."""
-    kills = loop.kills
-    assert {point for point in points if kills.hits[point] and kills.asked[point] and kills.owed[point]} == points
+    """Every point was hit, with requests in progress and with records still pending."""
+    assert {point for point in points if loop.kills.is_covered(point)} == points
 
 
 async def test_no_kill_loses_or_duplicates_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,9 +52,9 @@ async def test_no_kill_loses_anything_while_rows_move_through_the_wheel(
     [("intake.written:1", False), ("intake.committed:1", True), ("release.settled:1", True)],
 )
 async def test_the_variable_sets_the_crash_point(tmp_path: Path, point: str, is_kept: bool) -> None:
-    """The plain command, and what a crash just before or just after a commit leaves."""
+    """The plain command, crashed just before or just after a commit."""
     node = await start_plain(tmp_path, TIDINGS_CRASH_AT=point)
-    await node.said("owns the timeline")
+    await node.logged("owns the timeline")
     schedule = {"topic": "greetings", "id": "one", "value": "v"}
     async with aiohttp.ClientSession(await node.url()) as session:
         with contextlib.suppress(aiohttp.ClientError):
@@ -63,7 +62,7 @@ async def test_the_variable_sets_the_crash_point(tmp_path: Path, point: str, is_
     assert await node.ended(STOP_S)
     assert node.status == -signal.SIGKILL
     node = await start_plain(tmp_path)
-    await node.said("owns the timeline")
+    await node.logged("owns the timeline")
     async with aiohttp.ClientSession(await node.url()) as session:
         async with session.post("/v1/schedules", json=schedule) as response:
             assert (await response.json())["outcome"] == ("unchanged" if is_kept else "scheduled")

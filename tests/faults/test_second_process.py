@@ -1,4 +1,4 @@
-"""Two processes on one file: one owns it, the other stands by and takes over; nothing is lost or released twice."""
+"""Two processes on one file: one owns it, the other is standby and takes over; nothing is lost or released twice."""
 
 import asyncio
 import random
@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.faults.lives import Node, Pace, nursery, start_plain
 from tests.faults.loop import check_file
+from tests.faults.node_process import NodeProcess, Pace, node_factory, start_plain
 from tests.faults.trial import Trial, trial
 from tests.faults.zombie import stop_between_transactions
 from tidings.testing import eventually
@@ -33,10 +33,10 @@ async def load() -> AsyncIterator[Trial]:
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Node]]]:
-    nodes: list[Node] = []
+async def start(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[NodeProcess]]]:
+    nodes: list[NodeProcess] = []
 
-    async def started() -> Node:
+    async def started() -> NodeProcess:
         nodes.append(await start_plain(tmp_path))
         return nodes[-1]
 
@@ -47,7 +47,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Node]]]:
         assert "Traceback" not in node.log, node.log
 
 
-Start = Callable[[], Awaitable[Node]]
+Start = Callable[[], Awaitable[NodeProcess]]
 
 
 async def is_ready(url: str) -> bool:
@@ -55,19 +55,19 @@ async def is_ready(url: str) -> bool:
         return response.status == 200
 
 
-async def pair(start: Start) -> tuple[Node, Node]:
-    """An owner, and one that stands by."""
+async def pair(start: Start) -> tuple[NodeProcess, NodeProcess]:
+    """An owner and a standby."""
     first = await start()
-    await first.said(OWNER)
+    await first.logged(OWNER)
     second = await start()
-    await second.said("standing by: another process owns this store")
+    await second.logged("standing by: another process owns this store")
     return first, second
 
 
-async def seconds_until_owner(node: Node) -> float:
+async def seconds_until_owner(node: NodeProcess) -> float:
     """How long it takes until it takes over."""
     begun = time.monotonic()
-    await node.said(OWNER, 2 * TAKE_OVER_S)
+    await node.logged(OWNER, 2 * TAKE_OVER_S)
     return time.monotonic() - begun
 
 
@@ -136,7 +136,7 @@ async def test_a_zombie_changes_nothing(start: Start, load: Trial, tmp_path: Pat
         load.requests.open(await second.url())
         await busy(load, 100)
         first.send(signal.SIGCONT)
-        await first.said("stands by", TAKE_OVER_S)
+        await first.logged("stands by", TAKE_OVER_S)
         assert not await is_ready(await first.url())
         assert await is_ready(await second.url())
         await busy(load, 100)
@@ -177,15 +177,19 @@ async def test_many_processes_may_start_at_once_on_a_new_file(start: Start) -> N
 
 
 async def test_repeated_failovers(load: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shorter leases, and always one that stands by."""
+    """With shorter leases and always a standby."""
     pace = Pace()
     environment = {"TIDINGS_STORE_PATH": str(tmp_path / "tidings.db")}
-    async with nursery(tmp_path, pace, LEASE_US) as one, nursery(tmp_path, pace, LEASE_US) as other, load.running():
+    async with (
+        node_factory(tmp_path, pace, LEASE_US) as one,
+        node_factory(tmp_path, pace, LEASE_US) as other,
+        load.running(),
+    ):
         owner = await one.start(environment=environment)
         for _ in range(FAILOVERS):
-            await owner.said(OWNER)
+            await owner.logged(OWNER)
             standby = await other.start(environment=environment)
-            await standby.said("standing by")
+            await standby.logged("standing by")
             load.requests.open(await owner.url())
             await busy(load, random.choice((5, 50, 200)))
             owner.send(random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))

@@ -6,7 +6,7 @@ from typing import Any
 
 PACKAGE = "tidings.timeline.sqlite"
 LEASE_US = 300_000
-# By module: each constant and what it is to be.
+# By module: each constant and its new value.
 LOWERED: dict[str, dict[str, int]] = {
     f"{PACKAGE}.id_map": {
         "CHUNK_ENTRIES": 16,

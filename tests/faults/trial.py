@@ -10,39 +10,39 @@ import aiohttp
 
 from tests.faults.accounts import Account, Audit, Document, Journal
 from tests.faults.follower import follow
-from tests.faults.lives import Pace
 from tests.faults.member import Member
+from tests.faults.node_process import Pace
 from tests.faults.requests import Requests
-from tests.faults.scenes import TOPICS, Scenes
+from tests.faults.scenarios import TOPICS, Scenarios
 
-TELLERS = 14
-LINE_TELLERS = 2
+CLIENTS = 14
+BATCH_CLIENTS = 2
 DRAIN_S = 30.0
 QUIET_S = 0.5
 POLL_S = 0.1
 RECENT_ACCOUNTS = 3_000
-LOOK_AT_ONE_IN = 10  # of those that are many and alike the store is asked about some only
+LOOK_AT_ONE_IN = 10  # of the schedules sent in batches, only some are read from the store
 
 
 class Trial:
-    """Stories are told until `finish`, which looks at how they ended."""
+    """Runs scenarios until `finish`, which checks their results."""
 
     def __init__(self, session: aiohttp.ClientSession, pace: Pace, seed: int) -> None:
         self.requests = Requests(session, pace)
         self.journal = Journal()
-        self.scenes = Scenes(self.requests, pace, seed)
+        self.scenarios = Scenarios(self.requests, pace, seed)
         self.member = Member(self.requests, TOPICS[0])
         self._audit = Audit(self.journal)
-        self._tellers: list[asyncio.Task[None]] = []
+        self._clients: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
-    async def running(self, tellers: int = TELLERS) -> AsyncIterator[None]:
-        """Load, and somebody who reads what comes of it. Leave after `finish`."""
+    async def running(self, clients: int = CLIENTS) -> AsyncIterator[None]:
+        """Run the load and readers of its records. Leave after `finish`."""
         async with asyncio.TaskGroup() as tasks:
             followers = [tasks.create_task(follow(self.requests, topic, self.journal)) for topic in TOPICS]
             followers.append(tasks.create_task(self.member.run()))
-            self._tellers = [tasks.create_task(self.scenes.tell()) for _ in range(tellers)]
-            self._tellers += [tasks.create_task(self.scenes.tell_lines()) for _ in range(LINE_TELLERS)]
+            self._clients = [tasks.create_task(self.scenarios.run_scenarios()) for _ in range(clients)]
+            self._clients += [tasks.create_task(self.scenarios.run_batches()) for _ in range(BATCH_CLIENTS)]
             yield
             for follower in followers:
                 follower.cancel()
@@ -52,24 +52,24 @@ class Trial:
         seen = self.journal.by_token
         return sum(
             max(0, account.owed - sum(len(seen[token]) for token in account.tokens if token in seen))
-            for account in self.scenes.accounts[-RECENT_ACCOUNTS:]
+            for account in self.scenarios.accounts[-RECENT_ACCOUNTS:]
         )
 
     async def finish(self) -> None:
-        """Let everything come to its end on a node that lives, then judge."""
-        self.scenes.stop()
-        await asyncio.wait(self._tellers, timeout=DRAIN_S)
+        """Let everything finish on a running node, then check it."""
+        self.scenarios.stop()
+        await asyncio.wait(self._clients, timeout=DRAIN_S)
         pending = await self._drain()
-        accounts = self.scenes.accounts
-        wrong = [*pending, *self._audit.strangers(accounts)]
+        accounts = self.scenarios.accounts
+        wrong = [*pending, *self._audit.unrequested(accounts)]
         for index, account in enumerate(accounts):
             if not account.is_done:
-                wrong.append(f"its story did not end: {account}")
+                wrong.append(f"its scenario did not end: {account}")
             wrong += self._audit.check(account, await self._explained(index, account))
         assert not wrong, f"{len(wrong)} promises broken:\n" + "\n".join(wrong[:20])
 
     async def _drain(self) -> list[str]:
-        """Wait until all that is promised was seen and nothing is pending; what is left after a while."""
+        """Wait until all promised records were seen and nothing is pending; returns what is left in the end."""
         pending: list[Document] = []
         for _ in range(int(DRAIN_S / POLL_S)):
             pending = await self._pending()
@@ -80,7 +80,7 @@ class Trial:
         return [f"still pending: {schedule}" for schedule in pending] + self._unfetched()
 
     def _unfetched(self) -> list[str]:
-        """What the consumer group has not got, though it is on the log."""
+        """Records on the log that the consumer group has not read."""
         ends, worked = self.journal.ends(TOPICS[0]), self.member.diary.worked
         return [
             f"the group has {worked[partition]} of {end} records of partition {partition}"
@@ -93,7 +93,7 @@ class Trial:
         return list(answer.document["schedules"])
 
     async def _explained(self, index: int, account: Account) -> Document | None:
-        """What the store tells of a schedule. A plain one that left as it should is rarely asked about."""
+        """The answer of the store about a schedule; only some of those sent in batches are read."""
         if account.id is None or (account.kind == "lines" and index % LOOK_AT_ONE_IN):
             return self._audit.UNASKED
         answer = await self.requests.get(f"/v1/schedules/{quote(account.id, safe='')}/explain")
@@ -101,7 +101,7 @@ class Trial:
 
     def report(self) -> str:
         requests, audit, diary = self.requests, self._audit, self.member.diary
-        kinds = Counter(account.kind for account in self.scenes.accounts)
+        kinds = Counter(account.kind for account in self.scenarios.accounts)
         return (
             f"{requests.answered} answers, {requests.unanswered} requests without one, {requests.refused} times 503\n"
             f"{kinds.total()} schedules: {', '.join(f'{kind} {number}' for kind, number in kinds.items())}\n"

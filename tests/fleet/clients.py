@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from tests.faults.lives import wall_us
+from tests.faults.node_process import wall_us
 from tests.fleet.model import Kind, Step
 from tidings.domain.schedules.iso8601 import parse_instant
 
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 
 class Name(NamedTuple):
-    """An id of a tenant. Ids of these tests begin with their tenant, so that a record of Kafka tells whose it is."""
+    """An id of a tenant. Ids of these tests begin with their tenant, so that a record on Kafka shows its tenant."""
 
     tenant: str
     id: str
@@ -34,14 +34,14 @@ class Name(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A status and what came with it; None: no answer, or one that leaves open what happened."""
+    """A status and a document."""
 
     status: int
     document: Document
 
 
 class Clients:
-    """Knows which nodes listen, and remembers every call by the id that it speaks of."""
+    """Knows which nodes listen, and records every call by its schedule id."""
 
     def __init__(self, session: aiohttp.ClientSession, seed: int) -> None:
         self.steps: dict[Name, list[Step]] = defaultdict(list)
@@ -96,7 +96,7 @@ class Clients:
                 await asyncio.sleep(PAUSE_S)
 
     async def _try_lines(self, tenant: str, documents: Sequence[Document]) -> int:
-        """Answers how many were answered, from the first on."""
+        """Returns how many were answered, from the first on."""
         node, called = await self._choose(), wall_us()
         for document in documents:
             step = Step("add", called, token=document["value"], where=node)
@@ -129,7 +129,7 @@ class Clients:
     # Reading
 
     async def get(self, path: str, tenant: str) -> Answer:
-        """What is there now, whoever tells."""
+        """The answer of any node."""
         while True:
             answer = await self._ask(await self._choose(), "GET", path, tenant)
             if answer is not None:

@@ -1,6 +1,6 @@
-"""Where nodes of a fleet are born quickly (tests/faults/fork_server.py): as they are, with nothing lowered.
+"""A fork server for nodes of a fleet (tests/faults/fork_server.py), with the usual limits.
 
-`nurseries` makes some; each has one node at a time. Nobody outlives the test, however that ends.
+`node_factories` starts some; each has one node at a time. No process outlives the test, however that ends.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.faults import fork_server, lives, thresholds
-from tests.faults.lives import Nursery, Pace
+from tests.faults import fork_server, node_process, thresholds
+from tests.faults.node_process import NodeFactory, Pace
 
 LEASE_US = 3_000_000  # as it is by default: take-overs are timed
 PR_SET_PDEATHSIG = 1
@@ -29,7 +29,7 @@ MODULES = (
 
 
 def die_with_parent() -> None:
-    """Where the system can do it."""
+    """End this process together with its parent, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -44,11 +44,13 @@ def main() -> int:
 
 
 @contextlib.asynccontextmanager
-async def nurseries(count: int, folder: Path) -> AsyncIterator[list[Nursery]]:
-    """So many, whose nodes live in a folder."""
+async def node_factories(count: int, folder: Path) -> AsyncIterator[list[NodeFactory]]:
+    """This many factories, whose nodes run in a folder."""
     async with contextlib.AsyncExitStack() as stack:
-        born = [lives.nursery(folder, Pace(), LEASE_US, "tests.fleet.fork_server") for _ in range(count)]
-        yield [await stack.enter_async_context(each) for each in born]
+        factories = [
+            node_process.node_factory(folder, Pace(), LEASE_US, "tests.fleet.fork_server") for _ in range(count)
+        ]
+        yield [await stack.enter_async_context(each) for each in factories]
 
 
 if __name__ == "__main__":

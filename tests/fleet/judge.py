@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from tests.fleet.checker import order_of
+from tests.fleet.checker import TooLong, order_of
 from tests.fleet.clients import Clients, Name
 from tests.fleet.model import FOREVER, Step
 from tests.fleet.readers import Seen
@@ -53,7 +53,7 @@ class Verdict:
         return not any(self.faults.values())
 
     def late_ms(self, share: float) -> float:
-        """So many of the records were not later than this."""
+        """The lateness that this share of the records does not exceed."""
         late = self.lateness_us
         return late[min(len(late) - 1, int(len(late) * share))] / 1000 if late else 0.0
 
@@ -85,7 +85,7 @@ def judge(steps: Mapping[Name, Sequence[Step]], records: Sequence[Seen], ends: M
     verdict.lateness_us = [late for late, _ in prompt]
     verdict.latest = prompt[-1][1] if prompt else None
     for name in seen.keys() - steps.keys():
-        verdict.faults["unwanted"].append(f"nobody sent {name}: {seen[name]}")
+        verdict.faults["unwanted"].append(f"{name} was never sent: {seen[name]}")
     for name, calls in steps.items():
         _Case(name, calls, seen.get(name, []), ends.get(name, UNKNOWN), now).judge(verdict)
     return verdict
@@ -116,11 +116,17 @@ class _Case:
         self._count(verdict)
         self._look_at_moments(verdict)
         if self._end.state in WAITING:
-            self._tell(verdict, "waiting", f"is {self._end.state} in the end")
+            self._report(verdict, "waiting", f"is {self._end.state} in the end")
         if sum(map(len, verdict.faults.values())) == before:
             self._look_at_history(verdict)
+            self._look_at_order(verdict)
+
+    def _look_at_order(self, verdict: Verdict) -> None:
+        try:
             if order_of(self._steps()) is None:
-                self._tell(verdict, "untrue", "there is no order in which all of this is true")
+                self._report(verdict, "untrue", "there is no order in which every answer is correct")
+        except TooLong as error:
+            self._report(verdict, "untrue", f"no order was found in time in which every answer is correct: {error}")
 
     def _steps(self) -> list[Step]:
         releases = [
@@ -131,49 +137,49 @@ class _Case:
         return [*self._calls, *releases, *self._missed, end]
 
     def _count(self, verdict: Verdict) -> None:
-        """What is plainly lost, twice or unwanted, whatever the order of things."""
+        """Records that are lost, duplicate or unwanted in any order of steps."""
         counts = Counter((record.generation, record.n) for record in self._seen)
         for (generation, n), count in counts.items():
             if count > 1:
-                self._tell(verdict, "twice", f"generation {generation} n {n} left {count} times")
+                self._report(verdict, "twice", f"generation {generation} n {n} left {count} times")
         kinds = {step.kind for step in self._calls}
         added = [step for step in self._calls if step.kind == "add" and step.word in {"scheduled", "unchanged"}]
         if added and kinds <= {"add", "fire"} and self._end.state != "missed":
             often = max(1, added[0].often)
             have = sum(record.n > 0 for record in self._seen) + sum(step.often for step in self._missed)
             if have < often:
-                self._tell(verdict, "lost", f"{often - have} of {often} did not leave")
+                self._report(verdict, "lost", f"{often - have} of {often} did not leave")
         is_cancelled = any(step.kind == "cancel" and step.word == "cancelled" for step in self._calls)
-        has_one_life = "reuse" not in kinds and not any(step.often for step in self._calls)
-        if is_cancelled and has_one_life and self._end.state == "cancelled" and self._seen:
-            self._tell(verdict, "unwanted", "left, although it was answered to be cancelled")
+        has_one_generation = "reuse" not in kinds and not any(step.often for step in self._calls)
+        if is_cancelled and has_one_generation and self._end.state == "cancelled" and self._seen:
+            self._report(verdict, "unwanted", "left, although it was answered to be cancelled")
 
     def _look_at_moments(self, verdict: Verdict) -> None:
-        """Nothing leaves or is seen before it is due, and it is due when it was answered to be."""
+        """Nothing is released or seen before it is due, and it is due when the answer said so."""
         fired = any(step.kind == "fire" for step in self._calls)
-        sent = Counter(step.token for step in self._calls)  # sent again when its time is past, it is due then
+        sent = Counter(step.token for step in self._calls)  # if it is sent again after its time, it is due then
         dues = {step.token: step.due for step in self._calls if sent[step.token] == 1 and not step.often}
         for record in self._seen:
             if record.released < record.due or record.seen < record.due:
-                self._tell(verdict, "early", f"{record}")
+                self._report(verdict, "early", f"{record}")
             elif not fired and (answered := dues.get(record.token)) is not None and answered != record.due:
-                self._tell(verdict, "early", f"answered to be due at {answered}: {record}")
+                self._report(verdict, "early", f"answered to be due at {answered}: {record}")
 
     def _look_at_history(self, verdict: Verdict) -> None:
         if self._end.history is None:
             return
-        told = sorted(event["occurrence"] for event in self._end.history if event["event"] == "released")
+        shown = sorted(event["occurrence"] for event in self._end.history if event["event"] == "released")
         left = sorted(record.n for record in self._seen)
-        if told != left:
-            self._tell(verdict, "untrue", f"its history tells of {told}")
+        if shown != left:
+            self._report(verdict, "untrue", f"its history shows {shown}")
 
-    def _tell(self, verdict: Verdict, fault: str, text: str) -> None:
+    def _report(self, verdict: Verdict, fault: str, text: str) -> None:
         lines = [*map(str, sorted(self._calls, key=lambda step: step.called)), *map(str, self._seen)]
         verdict.faults[fault].append("\n    ".join([f"{self._name.id}: {text}; {self._end}", *lines]))
 
 
 def _missed(end: End, calls: Sequence[Step]) -> list[Step]:
-    """What the store says was missed, as steps that took effect at some time."""
+    """Occurrences that the store counts as missed, as steps."""
     recurs = any(step.often for step in calls)
     if not recurs:
         return [Step("miss", 0)] if end.state == "missed" else []
@@ -184,7 +190,7 @@ def _missed(end: End, calls: Sequence[Step]) -> list[Step]:
 
 
 async def ask_ends(clients: Clients) -> dict[Name, End]:
-    """How every id stands: all of them by their pages, those that recur or were changed with their history too."""
+    """The final state of every id; recurring and changed ones with their history."""
     ends: dict[Name, End] = {}
     for tenant in sorted({name.tenant for name in clients.steps}):
         cursor = ""
@@ -204,8 +210,8 @@ async def ask_ends(clients: Clients) -> dict[Name, End]:
     async def explain(name: Name) -> None:
         async with room:
             answer = await clients.get(f"/v1/schedules/{quote(name.id, safe='')}/explain", name.tenant)
-        told = answer.document
-        ends[name] = End(told["state"], told["generation"], told["history"]) if answer.status == 200 else UNKNOWN
+        shown = answer.document
+        ends[name] = End(shown["state"], shown["generation"], shown["history"]) if answer.status == 200 else UNKNOWN
 
     await asyncio.gather(*map(explain, asked))
     return ends

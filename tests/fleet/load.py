@@ -1,4 +1,4 @@
-"""The load: bulk, and short programs of one id each whose calls go to different nodes, some at the same time."""
+"""The load: bulk requests, and short programs of one id each whose calls go to different nodes, some concurrently."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
-from tests.faults.lives import wall_us
+from tests.faults.node_process import wall_us
 from tests.fleet.clients import Clients, Document, Name
 from tests.fleet.model import Kind, Step
 from tidings.domain.schedules.iso8601 import format_instant
@@ -44,19 +44,19 @@ class Load:
         return len(self._clients.steps)
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Start no new program."""
         self._stopping = True
 
-    async def tell(self) -> None:
-        """Program after program."""
+    async def run_programs(self) -> None:
+        """Run program after program."""
         programs, weights = zip(*self._programs, strict=True)
         while not self._stopping:
             program = self._random.choices(programs, weights)[0]
             self.counts[_name_of(program)] += 1
             await program()
 
-    async def pour(self) -> None:
-        """Bulk, as many a second as wanted."""
+    async def run_bulk(self) -> None:
+        """Send bulk requests at the planned rate."""
         while not self._stopping:
             lines = self._random.choice(LINES)
             tenant = self._random.choice(TENANTS)
@@ -71,7 +71,7 @@ class Load:
         return Name.of(f"{tenant or self._random.choice(TENANTS)}/{kind}/{next(self._numbers)}")
 
     def _document(self, schedule_id: str, seconds: float | None = None, **more: object) -> Document:
-        """A one-shot; its value is a token that no other has."""
+        """A one-shot; its value is a unique token."""
         due = wall_us() + int((self._random.uniform(*NEAR_S) if seconds is None else seconds) * SECOND_US)
         document: Document = {"id": schedule_id, "topic": self._random.choice(TOPICS), "at": format_instant(due)}
         document |= {"value": f"token-{next(self._numbers)}", "key": schedule_id}
@@ -127,7 +127,7 @@ class Load:
         await self._call(name, kind, document)
 
     async def _expiring(self) -> None:
-        """Released or missed, and the store knows which."""
+        """A schedule that is released or missed, as the store shows."""
         name = self._name("expiring")
         await self._add(name, self._document(name.id, expires_after="PT0.1S"))
 
@@ -145,7 +145,7 @@ class Load:
             await self._call(name, self._random.choice(kinds))
 
     async def _reused(self) -> None:
-        """A new generation of an id that has left."""
+        """A new generation of a released id."""
         name = self._name("reused")
         await self._add(name, self._document(name.id, 0.1))
         await self._rest(0.5)

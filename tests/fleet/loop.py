@@ -17,9 +17,9 @@ from typing import Literal
 
 import aiohttp
 
-from tests.faults.lives import wall_us
+from tests.faults.node_process import wall_us
 from tests.fleet.clients import Clients
-from tests.fleet.faults import Faults, nobody
+from tests.fleet.faults import Faults, ignore
 from tests.fleet.fleet import Fleet, fleet
 from tests.fleet.judge import WAITING, Verdict, ask_ends, judge
 from tests.fleet.load import TOPICS, Load
@@ -29,8 +29,8 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
 from tidings.testing import eventually
 
-TELLERS = 10
-POURERS = 2
+CLIENTS = 10
+BULK_CLIENTS = 2
 DRAIN_S = 60.0
 SEND_S_MAX = 3_600.0
 QUIET_S = 1.0
@@ -66,29 +66,29 @@ class Trial:
         self.load = load
         self.verdict = Verdict()
         self._reader = reader
-        self._tellers: list[asyncio.Task[None]] = []
+        self._clients: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
-    async def running(self, tellers: int = TELLERS, pourers: int = POURERS) -> AsyncIterator[None]:
-        """Load, and somebody who reads what comes of it. Ends with the verdict."""
+    async def running(self, clients: int = CLIENTS, bulk_clients: int = BULK_CLIENTS) -> AsyncIterator[None]:
+        """Run the load and a reader of its records. Ends with the verdict."""
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(self._reader.run())
-            self._tellers = [tasks.create_task(self.load.tell()) for _ in range(tellers)]
-            self._tellers += [tasks.create_task(self.load.pour()) for _ in range(pourers)]
+            self._clients = [tasks.create_task(self.load.run_programs()) for _ in range(clients)]
+            self._clients += [tasks.create_task(self.load.run_bulk()) for _ in range(bulk_clients)]
             yield
             await self._finish()
             reading.cancel()
 
     async def sent(self, messages: int) -> None:
-        """Until so many schedules were sent."""
+        """Wait until this many schedules were sent."""
         await eventually(lambda: self.load.schedules >= messages, SEND_S_MAX)
 
     async def _finish(self) -> None:
-        """Let everything come to its end; then nothing may follow."""
+        """Let everything finish; then nothing may follow."""
         self.load.stop()
-        _, late = await asyncio.wait(self._tellers, timeout=STOP_S)
+        _, late = await asyncio.wait(self._clients, timeout=STOP_S)
         assert not late, "calls are not answered"
-        with contextlib.suppress(AssertionError, TimeoutError):  # then the verdict tells what waits
+        with contextlib.suppress(AssertionError, TimeoutError):  # then the verdict lists what still waits
             await eventually(self._is_over, DRAIN_S)
         await asyncio.sleep(QUIET_S)
         ends = await ask_ends(self.clients)
@@ -124,7 +124,7 @@ async def trial(
         clients = Clients(session, plan.seed)
         reader = LogReader(clients) if broker is None else KafkaReader(broker)
         async with fleet(postgres, plan.nodes, folder, clients, environment) as started:
-            await started.witness.shared_evenly(lambda: plan.nodes)
+            await started.monitor.shared_evenly(lambda: plan.nodes)
             yield Trial(started, clients, Load(clients, plan.seed, plan.rate, programs), reader)
 
 
@@ -148,38 +148,38 @@ class Outcome:
         )
 
 
-async def run(plan: Plan, folder: Path | None = None, tell: Callable[[str], None] = nobody) -> Outcome:
+async def run(plan: Plan, folder: Path | None = None, report: Callable[[str], None] = ignore) -> Outcome:
     """Run a loop to its end, with servers of its own, in a folder of its own if none is given."""
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         postgres = stack.enter_context(await asyncio.to_thread(Postgres.start))
         broker = stack.enter_context(await asyncio.to_thread(Broker.start)) if plan.bus == "kafka" else None
         async with trial(plan, place, postgres, broker) as begun:
-            witness, faults = begun.fleet.witness, Faults(begun.fleet, plan.seed, tell)
+            monitor, faults = begun.fleet.monitor, Faults(begun.fleet, plan.seed, report)
             async with begun.running():
-                tell("the load begins")
-                await faults.befall(plan.faults, plan.stops)
-                tell("the last fault is over")
+                report("the load begins")
+                await faults.inject(plan.faults, plan.stops)
+                report("the last fault is over")
                 await begun.sent(plan.messages)
-                shares = await witness.shared_evenly(lambda: plan.nodes)
-                tell("everything was sent")
-            tell("everything was judged")
-            zombies = await witness.zombie_writes()
-            return Outcome(plan, begun, faults, shares, len(zombies), await witness.writes(), witness.refusals())
+                shares = await monitor.shared_evenly(lambda: plan.nodes)
+                report("everything was sent")
+            report("everything was judged")
+            zombies = await monitor.zombie_writes()
+            return Outcome(plan, begun, faults, shares, len(zombies), await monitor.writes(), monitor.refusals())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fleet.loop", description=__doc__)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--stops", type=int, help="clean stops besides, one for ten faults if not given")
-    parser.add_argument("--messages", type=int, default=20_000, help="at least so many")
+    parser.add_argument("--messages", type=int, default=20_000, help="the minimum number")
     parser.add_argument("--bus", choices=("log", "kafka"), default="log")
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--rate", type=int, default=150, help="messages a second that each of two clients pours in")
+    parser.add_argument("--rate", type=int, default=150, help="messages a second that each of two bulk clients sends")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
-    told = parser.parse_args()
-    stops = told.faults // 10 if told.stops is None else told.stops
-    plan = Plan(told.faults, stops, told.messages, told.bus, told.nodes, told.rate, told.seed)
+    options = parser.parse_args()
+    stops = options.faults // 10 if options.stops is None else options.stops
+    plan = Plan(options.faults, stops, options.messages, options.bus, options.nodes, options.rate, options.seed)
     print(f"seed {plan.seed}", flush=True)
     begun = time.monotonic()
     outcome = asyncio.run(run(plan, None, lambda text: print(f"{wall_us()}  {text}", flush=True)))

@@ -1,7 +1,7 @@
-"""One id as a state machine: which answers are true in which state, and what may leave.
+"""One id as a state machine: the correct answers in each state, and what may be released.
 
-Everything that happened to an id is a step: the calls of clients, with what they were answered, and what was seen of
-it: records that left, occurrences that were missed, and how it stood in the end.
+Everything that happened to an id is a step: the calls of clients with their answers, and what was seen of
+it: released records, missed occurrences, and its final state.
 """
 
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ LEAVING = frozenset({"already_released", "in_flight"})  # which of the two is a 
 
 
 class Step(NamedTuple):
-    """Something that took effect at some moment between two. A call that was not answered has no word.
+    """An event that took effect between two times. A call without an answer has no outcome.
 
     `token` is the value of a schedule's messages, `often` says how often it recurs (0: once). A release and a miss say
     which occurrence (`n`, and for a miss how many from there) of which generation.
@@ -83,7 +83,7 @@ def after(state: State, step: Step) -> State | None:
 
 
 def _put(state: State, step: Step) -> tuple[frozenset[str], State]:
-    """The true answers to a schedule, and the state after it."""
+    """The correct answers to a schedule, and the state after it."""
     begun = State("pending", step.token, state.generation + 1, step.often)
     if state.phase == "none":
         return frozenset({"scheduled"}), begun
@@ -100,7 +100,7 @@ def _put(state: State, step: Step) -> tuple[frozenset[str], State]:
 
 
 def _change(state: State, step: Step) -> tuple[frozenset[str], State]:
-    """The same for what speaks of an id only."""
+    """The same for commands that have only an id."""
     if state.phase == "none":
         return frozenset({"unknown"}), state
     if state.phase in FINISHED:
@@ -145,7 +145,7 @@ def _miss(state: State, step: Step) -> State | None:
 
 
 def _go_on(state: State, first: int, last: int) -> State | None:
-    """The occurrences from the first to the last are over: they were next, and none comes after the last of all."""
+    """The occurrences from first to last are finished: they were next, and nothing follows the last of all."""
     if first != state.next or last > state.often:
         return None
     return state._replace(next=last + 1, phase="ended" if last == state.often else "pending")

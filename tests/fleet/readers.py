@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.faults.lives import wall_us
+from tests.faults.node_process import wall_us
 from tests.fleet.clients import Clients, Document, Name
 from tests.fleet.load import TENANTS, TOPICS
 from tests.kafka.site import headers_of
@@ -21,10 +21,10 @@ READ_S = 0.2
 
 
 class Seen(NamedTuple):
-    """A record: whose it is, which occurrence, its token, when it was due, when it left, and by when it was seen.
+    """A record: its id, occurrence, token, due time, release time, and when it was seen.
 
-    `since`: it can have left the timeline at this moment at the earliest. Kafka tells when it was produced, which may
-    be long after that.
+    `since` is the earliest time at which it can have been released. Kafka has the time when it was produced, which may
+    be much later.
     """
 
     name: Name
@@ -44,11 +44,11 @@ class Reader(Protocol):
     records: list[Seen]
 
     async def run(self) -> None:
-        """Without end."""
+        """Read forever."""
         ...
 
     async def finish(self) -> None:
-        """Until everything that is there has been read."""
+        """Wait until every existing record is read."""
         ...
 
 
@@ -60,6 +60,7 @@ class LogReader:
         self._clients = clients
         self._cursors: dict[tuple[str, str], str] = {}
         self._next: Counter[tuple[str, str, int]] = Counter()
+        self._turn = asyncio.Lock()
 
     async def run(self) -> None:
         while True:
@@ -71,7 +72,8 @@ class LogReader:
             pass
 
     async def _read_all(self) -> int:
-        return sum([await self._read(tenant, topic) for tenant in TENANTS for topic in TOPICS])
+        async with self._turn:  # `finish` reads too while `run` does
+            return sum([await self._read(tenant, topic) for tenant in TENANTS for topic in TOPICS])
 
     async def _read(self, tenant: str, topic: str) -> int:
         cursor = self._cursors.get((tenant, topic))
@@ -104,8 +106,8 @@ class KafkaReader:
 
     def __init__(self, broker: Broker) -> None:
         self.records: list[Seen] = []
-        told = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed")
-        self._consumer = Consumer(told | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
+        settings = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed")
+        self._consumer = Consumer(settings | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
 
     async def run(self) -> None:
         found = self._consumer.list_topics(timeout=10).topics
@@ -129,7 +131,7 @@ class KafkaReader:
             self.records.append(Seen(name, int(generation), int(n), token, due, produced, due, wall_us(), place))
 
     async def finish(self) -> None:
-        """It reads all the time: it has everything when nothing more comes."""
+        """Wait until no more records arrive."""
         count = -1
         while count != len(self.records):
             count = len(self.records)

@@ -117,6 +117,22 @@ def test_a_non_linearizable_history_has_no_order(steps: list[Step]) -> None:
         assert order_of(steps) is None
 
 
+@pytest.mark.parametrize(("end", "is_true"), [("released", True), ("cancelled", False)])
+def test_many_calls_without_an_answer_are_decided_soon(end: str, is_true: bool) -> None:
+    """Clients that are refused again and again while the server is away, as on a busy machine."""
+    calls: list[tuple[Kind, str]] = [
+        ("replace", "b"),
+        ("replace", "c"),
+        ("replace", "d"),
+        ("pause", ""),
+        ("resume", ""),
+    ]
+    refused = [step(kind, 10 + 10 * turn, token=token) for turn in range(9) for kind, token in calls]
+    answered = [step("pause", 500, 501, "paused"), step("resume", 502, 503, "resumed")]
+    seen = [left(500, "c", 6, returned=800), step("stand", 999, word=end, generation=6)]
+    assert (order_of([ADDED, *refused, *answered, *seen]) is not None) is is_true
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_generated_histories_are_linearizable_and_changed_ones_mostly_not(seed: int) -> None:
     """Histories made by the machine itself, their moments widened until many steps overlap."""

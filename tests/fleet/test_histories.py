@@ -22,12 +22,12 @@ async def test_cancel_and_replace_against_release_are_linearizable(
 ) -> None:
     plan = Plan(nodes=3, rate=60, seed=random.randrange(1_000_000))
     async with trial(plan, tmp_path, postgres, programs=("contended", "recurring")) as begun:
-        befallen = Faults(begun.fleet, plan.seed)
-        async with begun.running(tellers=20, pourers=1):
-            await befallen.befall(faults)
+        injected = Faults(begun.fleet, plan.seed)
+        async with begun.running(clients=20, bulk_clients=1):
+            await injected.inject(faults)
             await eventually(lambda: begun.load.counts["contended"] >= CONTENDED, SECONDS_MAX)
         with capsys.disabled():
-            print(f"\nseed {plan.seed}\n{befallen.table() if faults else ''}\n{begun.report()}")
+            print(f"\nseed {plan.seed}\n{injected.table() if faults else ''}\n{begun.report()}")
         assert begun.verdict.is_clean, str(begun.verdict)
         assert begun.verdict.contended >= CONTENDED // 2, "many at the same time"
-        assert await begun.fleet.witness.zombie_writes() == []
+        assert await begun.fleet.monitor.zombie_writes() == []

@@ -60,7 +60,7 @@ def test_each_fault_is_named(fault: str, calls: list[Step], records: list[Seen],
     assert not verdict.is_clean
     assert [name for name in FAULTS if verdict.faults[name]] == [fault]
     assert ONE.id in str(verdict)
-    assert all(str(step) in str(verdict) for step in calls), "its history is told"
+    assert all(str(step) in str(verdict) for step in calls), "its history is shown"
 
 
 def test_an_unrequested_record_is_a_fault() -> None:
@@ -68,6 +68,6 @@ def test_an_unrequested_record_is_a_fault() -> None:
 
 
 def test_a_history_of_another_event_is_a_fault() -> None:
-    told = [{"event": "released", "occurrence": 1}, {"event": "released", "occurrence": 2}]
-    verdict = judge({ONE: [ADDED]}, [seen()], {ONE: End("released", 1, told)}, NOW)
+    events = [{"event": "released", "occurrence": 1}, {"event": "released", "occurrence": 2}]
+    verdict = judge({ONE: [ADDED]}, [seen()], {ONE: End("released", 1, events)}, NOW)
     assert verdict.faults["untrue"]

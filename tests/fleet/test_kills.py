@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.kill]
 
 FAULTS_EACH = 21
 MESSAGES_EACH = 10_200
-CRASH_S_MAX = 5.0  # until others own its lanes: 3.75 s by the lease, and what a busy machine adds
+CRASH_S_MAX = 5.0  # until others own its lanes, stalls of the machine left out: 3.75 s by the lease
 
 
 @pytest.mark.parametrize("bus", ["log", "kafka"])
@@ -25,7 +25,7 @@ async def test_no_fault_loses_or_duplicates_anything(
     begun = time.monotonic()
     try:
         outcome = await run(plan, tmp_path)
-    except BaseException as error:
+    except AssertionError as error:
         error.add_note(str(plan))
         raise
     with capsys.disabled():
@@ -35,4 +35,5 @@ async def test_no_fault_loses_or_duplicates_anything(
     assert outcome.faults.done.total() >= FAULTS_EACH
     assert set(FAULTS) <= set(outcome.faults.done)
     assert outcome.trial.verdict.schedules >= MESSAGES_EACH
-    assert outcome.faults.worst_s(*CRASHES) <= CRASH_S_MAX
+    worst_s = outcome.faults.worst_s(*CRASHES)
+    assert worst_s <= CRASH_S_MAX, f"a take-over took {worst_s:.2f} s\n{plan}\n{outcome.faults.table()}"

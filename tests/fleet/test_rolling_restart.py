@@ -29,7 +29,7 @@ async def test_a_rolling_restart_loses_nothing(
 ) -> None:
     async with trial(Plan(nodes=3, rate=100), tmp_path, postgres) as begun:
         fleet = begun.fleet
-        async with begun.running(tellers=4):
+        async with begun.running(clients=4):
             for seat in fleet.seats:
                 await fleet.stop(seat)
                 await fleet.start(seat)
@@ -38,5 +38,5 @@ async def test_a_rolling_restart_loses_nothing(
         with capsys.disabled():
             print(f"\na rolling restart of three nodes\n{begun.report()}")
         assert begun.verdict.is_clean, str(begun.verdict)
-        assert await fleet.witness.zombie_writes() == []
+        assert await fleet.monitor.zombie_writes() == []
         assert begun.verdict.late_ms(0.99) < LATE_MS_MAX

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.servers.kafka import Broker
-from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS
+from tidings.bus.kafka.producers import MARKER_PARTITIONS, PROGRESS
 from tidings.clock import Clock, SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store
@@ -51,7 +51,7 @@ class Site:
         assert self._producer.flush(READ_S_MAX) == 0
 
     async def joined(self) -> None:
-        """Wait until it releases to Kafka: what is due before is overdue by then, and shares its turns with the new."""
+        """Wait until it releases to Kafka: earlier schedules would be overdue and share batches with new ones."""
         await eventually(lambda: not self.engine.problems(), timeout_s=READ_S_MAX)
 
     async def read(self, topic: str, count: int) -> list[Message]:
@@ -76,8 +76,10 @@ def read_all(broker: Broker, topic: str) -> list[Message]:
     """All committed records of a topic."""
     if topic not in broker.topics():
         return []
-    told = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed", enable_partition_eof=True)
-    consumer = Consumer(told | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    settings = broker.client(
+        group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed", enable_partition_eof=True
+    )
+    consumer = Consumer(settings | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
@@ -94,7 +96,7 @@ def read_all(broker: Broker, topic: str) -> list[Message]:
 
 
 def expect_progress(broker: Broker) -> None:
-    """The topic that a node makes for itself where it may make topics."""
+    """Create the topic that a node would create if it were allowed to."""
     if PROGRESS not in broker.topics():
         broker.create_topic(PROGRESS, MARKER_PARTITIONS, exist_ok=True, cleanup_policy="compact")
 

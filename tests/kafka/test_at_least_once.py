@@ -6,7 +6,7 @@ import pytest
 
 from tests.kafka.site import opened
 from tests.servers.kafka import Broker
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 pytestmark = pytest.mark.slow
 

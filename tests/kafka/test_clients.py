@@ -1,6 +1,6 @@
-"""Three clients that share no code write requests and read what leaves: byte for byte, and only what is committed.
+"""Three clients that share no code write requests and read released records: byte for byte, and only committed ones.
 
-Each client is asked for what it can say. Only kcat can send a null header, but gets its keys and headers as arguments,
+Each client writes what it can express. Only kcat can send a null header, but gets its keys and headers as arguments,
 where no NUL can be. kafkajs keeps headers by name, so that the repeats of one name stand together.
 """
 
@@ -128,14 +128,14 @@ async def write_by_kafkajs(site: Site, topic: str, record: Sent) -> None:
 
 async def read_by_kcat(broker: Broker, topic: str, count: int) -> list[Sent]:
     command = [there(kcat), "-C", "-b", broker.bootstrap, "-t", topic, "-o", "beginning", "-c", str(count), "-q"]
-    told = await output(*command, "-X", "isolation.level=read_committed", "-f", r"%K %S\n%k%s%h\n")
+    output_left = await output(*command, "-X", "isolation.level=read_committed", "-f", r"%K %S\n%k%s%h\n")
     found = []
-    while told:
-        sizes, _, told = told.partition(b"\n")
+    while output_left:
+        sizes, _, output_left = output_left.partition(b"\n")
         key_size, value_size = (int(size) for size in sizes.split())
-        key, told = cut(told, key_size)
-        value, told = cut(told, value_size)
-        headers, _, told = told.partition(b"\n")
+        key, output_left = cut(output_left, key_size)
+        value, output_left = cut(output_left, value_size)
+        headers, _, output_left = output_left.partition(b"\n")
         found.append(Sent(key, value, tuple(kcat_header(header) for header in headers.split(b","))))
     return found
 
@@ -168,14 +168,14 @@ async def read_by_kafka_python(broker: Broker, topic: str, count: int) -> list[S
 
 
 async def read_by_kafkajs(broker: Broker, topic: str, count: int) -> list[Sent]:
-    told = json.loads(await run_kafkajs(broker, KAFKAJS_READER, topic, str(count)))
+    output_left = json.loads(await run_kafkajs(broker, KAFKAJS_READER, topic, str(count)))
     return [
         Sent(
             hidden(record["key"]),
             hidden(record["value"]),
             tuple((name, hidden(value)) for name, value in record["headers"]),
         )
-        for record in told
+        for record in output_left
     ]
 
 
@@ -232,7 +232,7 @@ async def test_every_client_reads_what_another_wrote(site: Site, client: str) ->
 
 
 def stripped(record: Sent) -> Sent:
-    """The record without our own headers, which stand behind all others."""
+    """The record without our own headers, which follow all others."""
     assert tuple(name for name, _ in record.headers[-4:]) == OWN
     return Sent(record.key, record.value, record.headers[:-4])
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.faults import cuts, spoils
+from tests.kafka.faults import cuts, disabled_safeguards
 from tests.kafka.faults.cuts import NO_ERROR, Line
 from tests.servers.frames import Api
 from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
 from tests.servers.rules import When
-from tidings.bus.kafka.client import Watch
+from tidings.bus.kafka.topics import Watch
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the detection of lost connections."""
     for name in ("emit", "error"):
         monkeypatch.setattr(Watch, name, getattr(Watch, name))
-    spoils.apply(spoils.WATCH)
+    disabled_safeguards.apply(disabled_safeguards.WATCH)
 
 
 async def test_connections_cut_at_each_request(line: Line, capsys: pytest.CaptureFixture[str]) -> None:

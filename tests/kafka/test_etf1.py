@@ -57,7 +57,7 @@ def in_seconds(seconds: int) -> int:
     return int(time.time()) + seconds + 1
 
 
-def told(record: Message) -> dict[str, bytes]:
+def headers_by_name(record: Message) -> dict[str, bytes]:
     """The headers that are not null, by name."""
     return {name: value for name, value in headers_of(record) if isinstance(value, bytes)}
 
@@ -79,10 +79,10 @@ async def test_a_schedule_is_released_at_its_time_with_its_target_key(site: Site
         ("nothing", None),
     ]
     assert [name for name, _ in headers[6:9]] == ["scheduler-timestamp", "scheduler-key", "scheduler-topic"]
-    assert sent <= int(told(record)["scheduler-timestamp"]) <= sent + 1
-    assert told(record)["scheduler-key"] == etf1.key("one")
-    assert told(record)["scheduler-topic"] == SCHEDULES.encode()
-    assert told(record)["tidings-id"] == etf1.key("one")
+    assert sent <= int(headers_by_name(record)["scheduler-timestamp"]) <= sent + 1
+    assert headers_by_name(record)["scheduler-key"] == etf1.key("one")
+    assert headers_by_name(record)["scheduler-topic"] == SCHEDULES.encode()
+    assert headers_by_name(record)["tidings-id"] == etf1.key("one")
 
 
 async def test_the_same_key_replaces_the_schedule(site: Site, etf1: Etf1) -> None:
@@ -130,7 +130,7 @@ async def test_a_key_may_be_used_again_after_its_release(site: Site, etf1: Etf1)
     etf1.schedule("one", b"second", in_seconds(1))
     records = await site.read(etf1.out, 2)
     assert [record.value() for record in records] == [b"first", b"second"]
-    assert [told(record)["tidings-occurrence"] for record in records] == [
+    assert [headers_by_name(record)["tidings-occurrence"] for record in records] == [
         f"{name}/1/1".encode(),
         f"{name}/2/1".encode(),
     ]
@@ -169,5 +169,5 @@ async def test_an_invalid_request_is_rejected(site: Site, etf1: Etf1) -> None:
 
     (rejection,) = await eventually(rejected, READ_S_MAX)
     assert rejection.value() == b"no time"
-    assert b"scheduler-epoch" in told(rejection)["tidings-reject-reason"]
-    assert told(rejection)["tidings-source-topic"] == SCHEDULES.encode()
+    assert b"scheduler-epoch" in headers_by_name(rejection)["tidings-reject-reason"]
+    assert headers_by_name(rejection)["tidings-source-topic"] == SCHEDULES.encode()

@@ -38,7 +38,7 @@ async def actions_of(served: Served, tenant: str) -> list[tuple[bytes | None, An
         ask(served, tenant, "CANCEL", "nobody")
         with contextlib.suppress(AssertionError):
             return await facts_of(served, f"{tenant}-schedule-actions", tenant, 1, patience_s=2.0)
-    raise AssertionError("nothing is told on the tenant's own topic")
+    raise AssertionError("nothing is published on the topic of the tenant")
 
 
 def figures(served: Served, app: str = "") -> dict[str, float]:
@@ -63,7 +63,7 @@ def ask(
     )
 
 
-async def test_facts_follow_the_life_of_schedules(served: Served, tenant: str) -> None:
+async def test_facts_have_every_change_and_release_of_schedules(served: Served, tenant: str) -> None:
     ask(served, tenant, "ADD", "one", b"first")
     ask(served, tenant, "REPLACE", "one", b"instead")
     ask(served, tenant, "REPLACE", "one", b"instead")
@@ -71,8 +71,8 @@ async def test_facts_follow_the_life_of_schedules(served: Served, tenant: str) -
     ask(served, tenant, "CANCEL", "nobody")
     ask(served, tenant, "ADD", "two", b"now", "2020-01-01T00:00:00Z")
     ask(served, tenant, "ADD", "bad", b"when", "tomorrow")
-    told = await facts_of(served, "tidings.facts", tenant, 8)
-    words = [(fact["fact"], fact.get("id"), fact.get("action"), fact.get("outcome")) for _, fact in told]
+    facts = await facts_of(served, "tidings.facts", tenant, 8)
+    words = [(fact["fact"], fact.get("id"), fact.get("action"), fact.get("outcome")) for _, fact in facts]
     assert words[:5] == [
         ("accepted", "one", "add", "scheduled"),
         ("replaced", "one", "replace", "replaced"),
@@ -81,15 +81,15 @@ async def test_facts_follow_the_life_of_schedules(served: Served, tenant: str) -
         ("unchanged", "nobody", "cancel", "unknown"),
     ]
     assert {word[:2] for word in words[5:]} == {("accepted", "two"), ("released", "two"), ("rejected", None)}
-    released = next(fact for _, fact in told if fact["fact"] == "released")
+    released = next(fact for _, fact in facts if fact["fact"] == "released")
     assert (released["topic"], released["bus"], released["occurrence"]) == (f"{tenant}-out", "kafka", "two/1/1")
-    rejected = next(fact for _, fact in told if fact["fact"] == "rejected")
+    rejected = next(fact for _, fact in facts if fact["fact"] == "rejected")
     assert rejected["source_topic"] == f"{tenant}-schedule-requests"
     assert rejected["source_offset"] == 6
     assert "tomorrow" in rejected["reasons"][0]
-    assert all(key == (fact["id"].encode() if "id" in fact else None) for key, fact in told)
+    assert all(key == (fact["id"].encode() if "id" in fact else None) for key, fact in facts)
     actions = await actions_of(served, tenant)
-    assert {fact["fact"] for _, fact in actions} <= {fact["fact"] for _, fact in told}
+    assert {fact["fact"] for _, fact in actions} <= {fact["fact"] for _, fact in facts}
 
 
 async def test_metrics_of_a_node_with_kafka(served: Served, tenant: str) -> None:

@@ -164,7 +164,7 @@ async def test_regained_partitions_are_read_from_the_stored_positions(
 
     def is_its_turn(sharing: PartitionAssignment, *_: object) -> bool:
         store = nodes[turn[0]].engine.store if nodes else None
-        return isinstance(store, PostgresStore) and store._assignments["intake"] is sharing
+        return isinstance(store, PostgresStore) and store._assignments[None] is sharing
 
     monkeypatch.setattr(PartitionAssignment, "reads", is_its_turn)
     requests = Requests(fleet)
@@ -182,5 +182,5 @@ async def test_regained_partitions_are_read_from_the_stored_positions(
 
 
 def stands_at(reader: Reader, requests: Requests) -> bool:
-    standing = {place: at for place, at in reader.done().items() if place[0] == requests.topic}
-    return sum(standing.values()) == len(requests.sent)
+    positions = {place: at for place, at in reader.done().items() if place[0] == requests.topic}
+    return sum(positions.values()) == len(requests.sent)

@@ -1,4 +1,4 @@
-"""Release to Kafka from a fleet: lanes move, nodes die, and a read_committed reader gets each record once."""
+"""Release to Kafka from a fleet: lanes move, nodes are killed, and a read_committed reader gets each record once."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.servers.fixtures import postgres
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
 from tidings.domain.schedules.command import Cancel
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 from tidings.testing import eventually
 
 __all__ = ["postgres"]
@@ -135,10 +135,10 @@ async def test_in_flight_schedules_are_in_flight_for_every_node(fleet: Fleet) ->
 async def test_the_log_says_which_lanes_release_to_kafka(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "tidings.kafka")
     await fleet.start()
-    told = "releases to Kafka, lanes "
+    prefix = "releases to Kafka, lanes "
 
     def lines() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.getMessage().startswith(told)]
+        return [record.getMessage() for record in caplog.records if record.getMessage().startswith(prefix)]
 
-    await eventually(lambda: f"{told}0-{LANES - 1}" in lines(), timeout_s=READ_S_MAX)
+    await eventually(lambda: f"{prefix}0-{LANES - 1}" in lines(), timeout_s=READ_S_MAX)
     assert len(lines()) == 1, "once for the node, not for each lane"

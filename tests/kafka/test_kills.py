@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.faults import spoils
+from tests.kafka.faults import disabled_safeguards
 from tests.kafka.faults.loop import POINTS, Loop, Plan, run
 from tidings.crash import KAFKA_POINTS
 
@@ -43,7 +43,7 @@ async def test_no_kill_loses_or_duplicates_anything(tmp_path: Path, capsys: pyte
 async def test_an_outbox_without_markers_duplicates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same kills with progress kept only in the store, after the commit: a crash in between duplicates."""
     seed = random.randrange(1_000_000)
-    plan = Plan(16, 0, 0, 0, rate=200, seed=seed, without=spoils.MARKER, points=OF_THE_LANE)
+    plan = Plan(16, 0, 0, 0, rate=200, seed=seed, without=disabled_safeguards.MARKER, points=OF_THE_LANE)
     verdict = (await kill(plan, tmp_path, capsys)).verdict
     with capsys.disabled():
         print(f"the usual outbox: {len(verdict.lost)} lost, {len(verdict.twice)} twice of {verdict.records}")

@@ -86,6 +86,6 @@ def mails_in(folder: Path) -> list[Path]:
 async def rejected(broker: Broker) -> list[str]:
     """The reasons of the rejections, once there are enough."""
     found = await asyncio.to_thread(read_all, broker, f"tidings.rejections.{TENANT}")
-    told = [dict(headers_of(message))["tidings-reject-reason"] for message in found]
-    reasons = [reason.decode() if isinstance(reason, bytes) else str(reason) for reason in told]
+    headers = [dict(headers_of(message))["tidings-reject-reason"] for message in found]
+    reasons = [reason.decode() if isinstance(reason, bytes) else str(reason) for reason in headers]
     return reasons if len(reasons) >= len(WRONG) else []

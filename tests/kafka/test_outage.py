@@ -9,8 +9,9 @@ import pytest
 from tests.kafka.site import Site, opened
 from tests.servers.kafka import Broker
 from tidings.domain.schedules.command import Cancel
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 from tidings.testing import eventually
+from tidings.timeline.store_rules import OutboxCapacity
 
 pytestmark = pytest.mark.slow
 
@@ -62,3 +63,24 @@ async def test_schedules_due_during_an_outage(site: Site, way: str) -> None:
 
 async def is_released(site: Site, name: str) -> bool:
     return (await state(site, name))[0] == "released"
+
+
+async def test_records_that_expire_in_the_outbox_are_not_published(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They enter it as if the outage was not noticed yet. There they can neither be cancelled nor change."""
+    broker, topic = site.broker, site.name
+    monkeypatch.setattr(OutboxCapacity, "shut", lambda *_: False)
+    broker.kill()
+    for name, after in (("expires", "PT1S"), ("stays", "PT1H")):
+        await site.engine.schedule("acme", Request(topic, name.encode(), id=name, expires_after=after))
+    over = site.engine.clock.now() + 2_000_000
+    await eventually(site.engine.problems, timeout_s=KNOWN_S_MAX)
+    await eventually(lambda: site.engine.clock.now() > over, timeout_s=10)
+    assert {await state(site, name) for name in ("expires", "stays")} == {("in_flight", None)}
+    await asyncio.to_thread(broker.restart)
+    records = await site.read(topic, 2)
+    assert [record.value() for record in records] == [b"before", b"stays"]
+    await eventually(lambda: is_released(site, "stays"), timeout_s=10)
+    assert await state(site, "expires") == ("missed", "expired")
+    for name in ("expires", "stays"):
+        events = await site.engine.history("acme", name)
+        assert events[-1].at >= over, "the moment at which it left, or was dropped"

@@ -65,10 +65,10 @@ async def test_a_header_name_that_is_not_utf8_is_refused_and_the_next_record_acc
     assert {record.value() for record in records} == {b"good"}
     (rejection,) = await site.read(f"rejections.{site.name}", 1)
     assert (rejection.key(), rejection.value()) == (b"k", b"bad")
-    told = dict(headers_of(rejection))
-    assert told["tidings-source-offset"] == b"20"
-    assert b"not UTF-8" in bytes(told["tidings-reject-reason"] or b"")  # type: ignore[arg-type]
-    assert "intervals-schedule" not in told
+    headers_by_name = dict(headers_of(rejection))
+    assert headers_by_name["tidings-source-offset"] == b"20"
+    assert b"not UTF-8" in bytes(headers_by_name["tidings-reject-reason"] or b"")  # type: ignore[arg-type]
+    assert "intervals-schedule" not in headers_by_name
 
 
 async def test_offsets_without_records_are_no_lag(
@@ -95,12 +95,12 @@ async def test_offsets_without_records_are_no_lag(
         group = Consumer(broker.client(group_id=f"{site.name}-intake"))
         places = [TopicPartition(in_transactions, 0), TopicPartition(emptied, 0)]
 
-        async def told() -> bool:
+        async def headers_by_name() -> bool:
             found = await asyncio.to_thread(group.committed, places, READ_S_MAX)
             return [place.offset for place in found] == [6, 100]
 
         try:
-            await eventually(told, READ_S_MAX, poll_s=0.1)
+            await eventually(headers_by_name, READ_S_MAX, poll_s=0.1)
             assert intake_of(site).lag == 0
         finally:
             group.close()

@@ -1,4 +1,4 @@
-"""The samples of the pages of Intervals and Kaspr, as programs of their own: only where and when is replaced.
+"""The samples of the pages of Intervals and Kaspr, as programs of their own: only addresses and times are replaced.
 
 What is replaced: the broker's address, the tenant (`<your-tenant>`, `your-tenant`, `t30600`; `orders-app` of Kaspr is
 nowhere in its samples), the times, which have passed, and Kaspr's `reminders-topic`, so that tests do not meet. The
@@ -65,7 +65,7 @@ public class Sample {
 
 
 def replacements(site: Site, at: str) -> dict[str, str]:
-    """What a reader of the Intervals page puts in."""
+    """The values that a reader of the Intervals page fills in."""
     return {
         "localhost:9092": site.broker.bootstrap,
         "<your-tenant>": site.name,
@@ -76,7 +76,7 @@ def replacements(site: Site, at: str) -> dict[str, str]:
 
 
 async def prepare(site: Site) -> None:
-    """The topic of a tenant; Tidings makes the ones that belong to it."""
+    """The topic of a tenant; Tidings creates the related ones."""
     site.broker.create_topic(f"assignments.{site.name}")
     await eventually(lambda: f"executions.{site.name}" in site.broker.topics(), 30, poll_s=0.1)
 
@@ -98,10 +98,10 @@ def check(record: Message, due: int, value: bytes, headers: dict[str, str], occu
 async def test_intervals_in_python(site: Site, tmp_path: Path) -> None:
     await prepare(site)
     due, at = soon(5)
-    told = replacements(site, at)
+    replaced = replacements(site, at)
     sender, receiver = tmp_path / "send.py", tmp_path / "receive.py"
-    sender.write_text(sample("intervals-send.py.txt", told))
-    receiver.write_text(sample("intervals-receive.py.txt", told))
+    sender.write_text(sample("intervals-send.py.txt", replaced))
+    receiver.write_text(sample("intervals-receive.py.txt", replaced))
     async with running(sys.executable, "-u", str(receiver)) as program:
         await output(sys.executable, str(sender))
         said, heard = await program.line("Hello")
@@ -116,8 +116,8 @@ async def test_intervals_in_node(site: Site, tmp_path: Path) -> None:
     modules = there(kafkajs) / "node_modules"
     await prepare(site)
     due, at = soon(6)
-    told = replacements(site, at) | {"'test-group'": f"'test-{site.name}'"}
-    both = sample("intervals-send.js.txt", told) + sample("intervals-receive.js.txt", told)
+    replaced = replacements(site, at) | {"'test-group'": f"'test-{site.name}'"}
+    both = sample("intervals-send.js.txt", replaced) + sample("intervals-receive.js.txt", replaced)
     script = tmp_path / "sample.js"
     script.write_text(f"(async () => {{\n{both}\n}})();\n")
     async with running(node(), str(script), NODE_PATH=str(modules), KAFKAJS_NO_PARTITIONER_WARNING="1") as program:
@@ -133,8 +133,8 @@ async def test_intervals_on_the_jvm(site: Site, tmp_path: Path) -> None:
     path = there(java_compiler)
     await prepare(site)
     due, at = soon(12)
-    told = replacements(site, at)
-    send, receive = (in_java(sample(f"intervals-{step}.kt.txt", told | JAVA)) for step in ("send", "receive"))
+    replaced = replacements(site, at)
+    send, receive = (in_java(sample(f"intervals-{step}.kt.txt", replaced | JAVA)) for step in ("send", "receive"))
     program_text = JAVA_PROGRAM.replace("localhost:9092", site.broker.bootstrap).replace("t30600", site.name)
     source = tmp_path / "Sample.java"
     source.write_text(program_text % (send, receive))
@@ -187,10 +187,10 @@ async def test_the_periodic_sample_of_intervals(site: Site, tmp_path: Path) -> N
         assert (record.key(), record.value()) == (None, HELLO_PYTHON)
         found = headers_of(record)
         assert found[:2] == [(name, text.encode()) for name, text in headers.items()]
-        told = dict(found)
-        assert told["tidings-due-at"] == format_instant(due).encode()
-        assert told["tidings-occurrence"] == f"assignments.{site.name}/0/0/1/{index + 1}".encode()
-        assert ("tidings-final" in told) is (index == 2)
+        replaced = dict(found)
+        assert replaced["tidings-due-at"] == format_instant(due).encode()
+        assert replaced["tidings-occurrence"] == f"assignments.{site.name}/0/0/1/{index + 1}".encode()
+        assert ("tidings-final" in replaced) is (index == 2)
 
 
 # Kaspr
@@ -217,8 +217,8 @@ class Guide:
 
     async def add(self, at: str, *more: str) -> None:
         """The example payload."""
-        told = {"2026-05-24T12:30:00Z": at, "reminders-topic": self.out}
-        document = json.loads(sample("kaspr-add.json", told))
+        replaced = {"2026-05-24T12:30:00Z": at, "reminders-topic": self.out}
+        document = json.loads(sample("kaspr-add.json", replaced))
         headers = [f"{name}={text}" for name, text in document["headers"].items()]
         await self.send(document["key"], json.dumps(document["value"]).encode(), *headers, *more)
 

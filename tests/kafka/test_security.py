@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from confluent_kafka import Message, Producer
 
-from tests.faults.lives import Node, clean_environment, start_plain
+from tests.faults.node_process import NodeProcess, clean_environment, start_plain
 from tests.kafka.site import READ_S_MAX, headers_of, read_all
 from tests.servers.downloads import Missing
 from tests.servers.fixtures import leave_out
@@ -41,7 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 class Served:
     """A node as a process, and its client."""
 
-    def __init__(self, node: Node, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, node: NodeProcess, url: str, session: aiohttp.ClientSession) -> None:
         self.node = node
         self._url = url
         self._session = session

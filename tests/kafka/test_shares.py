@@ -1,12 +1,12 @@
-"""Fair shares up to Kafka: a burst that is not on Kafka yet delays nobody, and can be cancelled."""
+"""Fair shares up to Kafka: a burst that is not on Kafka yet delays no other tenant, and can be cancelled."""
 
 import pytest
 
 from tests.kafka.site import Site
 from tidings.domain.schedules.command import Cancel, Priority
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 from tidings.testing import eventually
-from tidings.timeline.outbox_capacity import OUTBOX_ROWS_MAX
+from tidings.timeline.store_rules import OUTBOX_ROWS_MAX
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ REFILL_ROWS_MAX = 4_000  # what may leave of a burst before a single message has
 
 
 async def test_a_single_message_does_not_wait_for_the_burst_of_another(site: Site) -> None:
-    """Everything is due while Kafka is paused; then the single message comes before most of the burst."""
+    """Everything is due while Kafka is paused; then the single message is released before most of the burst."""
     topic, engine = f"{site.name}-shared", site.engine
     site.broker.create_topic(topic)
     await engine.schedule("acme", Request(topic, b"first"))

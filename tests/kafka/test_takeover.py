@@ -12,14 +12,21 @@ import apsw
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.faults.lives import Node, start_plain
-from tests.kafka.faults.nodes import OWNER, STANDBY, die, environment
+from tests.faults.node_process import NodeProcess, start_plain
+from tests.kafka.faults.nodes import OWNER, STANDBY, environment, kill
 from tests.kafka.site import expect_progress, read_all
 from tests.servers.kafka import Broker
 from tests.servers.transactions import transactional
-from tidings.bus.kafka.client import Cluster
-from tidings.bus.kafka.producers import TransactionalProducer
-from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS, Marker, encode, partition_of, read_marker
+from tidings.bus.kafka.producers import (
+    MARKER_PARTITIONS,
+    PROGRESS,
+    Marker,
+    TransactionalProducer,
+    encode,
+    partition_of,
+    read_marker,
+)
+from tidings.bus.kafka.topics import Cluster
 from tidings.domain.schedules.schedule import Message, Outgoing, pack
 from tidings.testing import eventually
 
@@ -28,10 +35,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timed]
 HELD_UP_S_MAX = 5.0
 READ_S_MAX = 60.0
 READ_AGAIN_S_MAX = 15.0
-STRANGER = b"of somebody else"
+OTHER_TRANSACTION = b"of somebody else"
 
 
-async def schedule(node: Node, topic: str, *values: str) -> None:
+async def schedule(node: NodeProcess, topic: str, *values: str) -> None:
     async with aiohttp.ClientSession(await node.url()) as session:
         for value in values:
             with contextlib.suppress(aiohttp.ClientError):  # it may die of it
@@ -41,8 +48,8 @@ async def schedule(node: Node, topic: str, *values: str) -> None:
 
 def await_value(broker: Broker, topic: str, value: bytes) -> None:
     """Read committed records until this one comes."""
-    told = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed")
-    consumer = Consumer(told | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    settings = broker.client(group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed")
+    consumer = Consumer(settings | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         deadline = time.monotonic() + READ_S_MAX
@@ -63,30 +70,30 @@ async def test_readers_are_blocked_only_briefly(
     broker.create_topic(topic)
     settings = environment(tmp_path, broker.bootstrap, topic)
     first = await start_plain(tmp_path, **settings, TIDINGS_CRASH_AT="kafka.marked:2")
-    await first.said(OWNER)
+    await first.logged(OWNER)
     await schedule(first, topic, "before")
     await asyncio.to_thread(await_value, broker, topic, b"before")
     second = None
     if has_standby:
         second = await start_plain(tmp_path, **settings)
-        await second.said(STANDBY)
+        await second.logged(STANDBY)
     await schedule(first, topic, "caught in the transaction")
     assert await first.ended(10)
-    died = time.monotonic()
+    crashed_at = time.monotonic()
     producer = Producer(broker.client())
-    producer.produce(topic, STRANGER)
+    producer.produce(topic, OTHER_TRANSACTION)
     assert producer.flush(10) == 0
     if second is None:
         second = await start_plain(tmp_path, **settings)
-    await asyncio.to_thread(await_value, broker, topic, STRANGER)
-    held_up_s = time.monotonic() - died
+    await asyncio.to_thread(await_value, broker, topic, OTHER_TRANSACTION)
+    held_up_s = time.monotonic() - crashed_at
     await asyncio.to_thread(await_value, broker, topic, b"caught in the transaction")
-    released_s = time.monotonic() - died
-    await die(second)
+    released_s = time.monotonic() - crashed_at
+    await kill(second)
     values = [message.value() or b"" for message in read_all(broker, topic)]
     with capsys.disabled():
         print(f"\nread_committed held up for {held_up_s:.1f} s, the caught record out after {released_s:.1f} s")
-    assert sorted(values) == sorted([b"before", STRANGER, b"caught in the transaction"])
+    assert sorted(values) == sorted([b"before", OTHER_TRANSACTION, b"caught in the transaction"])
     assert held_up_s <= HELD_UP_S_MAX
 
 
@@ -100,12 +107,12 @@ async def test_requests_are_read_soon_after_a_kill(broker: Broker, tmp_path: Pat
     for value in (b"first", b"second"):
         begun = time.monotonic()
         node = await start_plain(tmp_path, **settings)
-        await node.said(OWNER)
+        await node.logged(OWNER)
         producer.produce(f"assignments.{tenant}", value, headers=[("intervals-schedule", "PT0.1S")])
         assert producer.flush(10) == 0
         await asyncio.to_thread(await_value, broker, f"executions.{tenant}", value)
         assert time.monotonic() - begun <= READ_AGAIN_S_MAX
-        await die(node)
+        await kill(node)
 
 
 def test_a_marker_after_the_open_transaction_of_another_lane_is_found(broker: Broker) -> None:
@@ -181,17 +188,17 @@ async def test_published_parked_records_are_not_sent_again(broker: Broker, tmp_p
     expect_progress(broker)
     settings = environment(tmp_path, broker.bootstrap, topic) | {"TIDINGS_KAFKA_TOPICS": "expect"}
     first = await start_plain(tmp_path, **settings)
-    await first.said(OWNER)
+    await first.logged(OWNER)
     await schedule(first, topic, "one", "two")
-    await first.said("cannot write to the topic")
+    await first.logged("cannot write to the topic")
     broker.create_topic(topic)
     await asyncio.to_thread(await_value, broker, topic, b"two")
     with contextlib.closing(apsw.Connection(settings["TIDINGS_STORE_PATH"])) as store:
         await eventually(lambda: store.execute("SELECT count(*) FROM held").get == 0)
-    await die(first)
+    await kill(first)
     second = await start_plain(tmp_path, **settings)
-    await second.said(OWNER)
+    await second.logged(OWNER)
     await schedule(second, topic, "three")
     await asyncio.to_thread(await_value, broker, topic, b"three")
-    await die(second)
+    await kill(second)
     assert [message.value() for message in read_all(broker, topic)] == [b"one", b"two", b"three"]

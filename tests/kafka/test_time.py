@@ -53,26 +53,27 @@ async def shifted(broker: Broker, tmp_path: Path, clock: Shifted) -> AsyncIterat
         yield made
 
 
-def told(message: Message) -> dict[str, str]:
+def headers_by_name(message: Message) -> dict[str, str]:
     return {name: bytes(value or b"").decode() for name, value in headers_of(message) if not isinstance(value, str)}
 
 
 def marks(messages: list[Message]) -> list[str]:
     """The occurrence of each record in order, and whether it is the last."""
     return [
-        told(message)["tidings-occurrence"] + (" final" if told(message).get("tidings-final") == "true" else "")
+        headers_by_name(message)["tidings-occurrence"]
+        + (" final" if headers_by_name(message).get("tidings-final") == "true" else "")
         for message in messages
     ]
 
 
 async def the_end_of(site: Site, topic: str, name: str) -> list[Message]:
-    """The records of a topic, once the last one of this schedule is there."""
+    """The records of a topic, once the last one of this schedule has arrived."""
     found = await site._found(topic, 1)
     return found if any(mark.startswith(name) and mark.endswith("final") for mark in marks(found)) else []
 
 
 def due_us(message: Message) -> int:
-    return parse_instant(told(message)["tidings-due-at"])
+    return parse_instant(headers_by_name(message)["tidings-due-at"])
 
 
 def on_time(messages: list[Message]) -> bool:
@@ -102,19 +103,19 @@ async def test_kaspr_cron_jobs(shifted: Site, clock: Shifted) -> None:
     replayed = await shifted.read(f"{shifted.name}-replayed", 3)
     assert clock.now() >= minute_s * SECOND_US
     fires = [minute_s - 2 * MINUTE_S, minute_s - MINUTE_S, minute_s]
-    assert sorted(int(told(message)[FIRE]) for message in replayed) == fires
+    assert sorted(int(headers_by_name(message)[FIRE]) for message in replayed) == fires
     assert marks(replayed) == [f"replayed/1/{number}" for number in (1, 2, 3)]
     assert clock.shown_us(max(replayed, key=due_us)) > minute_s * SECOND_US
     for message in replayed:
-        assert (message.key(), message.value(), told(message)["trace"]) == (b"key", b"tick", "t")
+        assert (message.key(), message.value(), headers_by_name(message)["trace"]) == (b"key", b"tick", "t")
         assert [name for name, _ in headers_of(message) if name.startswith("x-scheduler")] == [FIRE]
     skipped = await shifted.read(f"{shifted.name}-skipped", 1)
-    assert minute_s - 2 * MINUTE_S not in {int(told(message)[FIRE]) for message in skipped}
+    assert minute_s - 2 * MINUTE_S not in {int(headers_by_name(message)[FIRE]) for message in skipped}
     for name in ("paused", "cancelled"):
         assert await shifted._found(f"{shifted.name}-{name}", 1) == []
     ask("CRON_RESUME", "paused")
     (resumed,) = await shifted.read(f"{shifted.name}-paused", 1)
-    assert told(resumed)[FIRE] == str(minute_s)
+    assert headers_by_name(resumed)[FIRE] == str(minute_s)
     assert await shifted._found(f"{shifted.name}-cancelled", 1) == []
     assert len(await shifted._found(f"{shifted.name}-replayed", 1)) == 3
 
@@ -129,7 +130,7 @@ async def test_a_cron_job_of_kaspr_with_seconds(site: Site) -> None:
     ]
     site.send(f"{site.name}-schedule-requests", b"tick", b"key", headers)
     records = await site.read(f"{site.name}-seconds", 2)
-    fires = [int(told(message)[FIRE]) for message in records]
+    fires = [int(headers_by_name(message)[FIRE]) for message in records]
     assert all(second % 2 == 0 for second in fires)
     assert {after - before for before, after in pairwise(fires)} == {2}
     assert on_time(records)
@@ -165,8 +166,8 @@ async def test_rules_expressions_and_calendars_in_our_own_headers(site: Site) ->
     days = [first + timedelta(days=more) for more in (0, 2, 3)]
 
     def ask(name: str, **headers: str) -> None:
-        told = {f"tidings-{key.replace('_', '-')}": text for key, text in headers.items()}
-        site.send(requests, name.encode(), b"k", [("tidings-id", name), ("mine", b"x"), *told.items()])
+        headers_by_name = {f"tidings-{key.replace('_', '-')}": text for key, text in headers.items()}
+        site.send(requests, name.encode(), b"k", [("tidings-id", name), ("mine", b"x"), *headers_by_name.items()])
 
     out = f"{site.name}-native"
     ask("rule", to=out, rrule="FREQ=SECONDLY;COUNT=2", zone="Europe/Berlin", late="fire_all")
@@ -198,11 +199,15 @@ async def test_an_invalid_rule_is_refused_with_its_reason_and_its_own_id(site: S
     named, nameless = await site.read(rejections, 2)
     assert headers_of(named)[:3] == wrong
     assert [value for name, value in headers_of(named) if name == "tidings-id"] == [b"mine"]
-    assert told(named)["tidings-reject-reason"].startswith("tidings-cron: minute: '61' is not understood: use 0 to 59")
-    assert "tidings-id" not in told(nameless)
-    assert "BYHOUR: '25' must be a whole number from 0 to 23" in told(nameless)["tidings-reject-reason"]
+    assert headers_by_name(named)["tidings-reject-reason"].startswith(
+        "tidings-cron: minute: '61' is not understood: use 0 to 59"
+    )
+    assert "tidings-id" not in headers_by_name(nameless)
+    assert "BYHOUR: '25' must be a whole number from 0 to 23" in headers_by_name(nameless)["tidings-reject-reason"]
     (intervals,) = await site.read(f"rejections.{site.name}", 1)
-    assert told(intervals)["tidings-reject-reason"].startswith("intervals-schedule: BYDAY: 'XX' must be one of MO, TU")
+    assert headers_by_name(intervals)["tidings-reject-reason"].startswith(
+        "intervals-schedule: BYDAY: 'XX' must be one of MO, TU"
+    )
     (kaspr,) = await site.read(f"{site.name}-schedule-rejections", 1)
     assert b"x-scheduler-cron-expr: has 7 fields" in (kaspr.value() or b"")
     site.send(requests, named.value(), named.key(), [*headers_of(named), ("tidings-cron", b"* * * * *")])

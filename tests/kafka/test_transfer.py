@@ -14,15 +14,15 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Postgres
 from tidings.bus.kafka.producers import ProgressMismatch
 from tidings.config.checks import StoreUrl
-from tidings.domain.schedules.request import Request
-from tidings.node.transfer import copy_store, take_back
+from tidings.domain.schedules.schedule import Request
+from tidings.node.stores import copy_store, take_back
 from tidings.testing import eventually
 
 __all__ = ["postgres"]
 
 pytestmark = pytest.mark.slow
 
-MESSAGES = 200  # of so many, some fall to every lane of the target
+MESSAGES = 200  # enough for every lane of the target
 
 
 async def schedule(site: Site, topic: str, count: int, at: str | None = None) -> list[str]:
@@ -59,7 +59,7 @@ async def test_nodes_on_the_new_store_continue_where_the_file_ended(
         sent += await schedule(nodes[1], topic, MESSAGES, at="+2s")
         records = await nodes[0].read(topic, len(sent))
         await eventually(lambda: not any(node.engine.problems() for node in nodes), timeout_s=20)
-        await fleet.stop(nodes[0])  # whoever takes its lanes over finds markers of this store
+        await fleet.stop(nodes[0])  # the next owner of its lanes finds markers of this store
         sent += await schedule(nodes[1], topic, MESSAGES, at="+1s")
         records = await nodes[1].read(topic, len(sent))
         assert Counter((record.value() or b"").decode() for record in records) == Counter(sent)

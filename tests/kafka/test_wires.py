@@ -32,9 +32,9 @@ async def test_requests_of_intervals(site: Site) -> None:
     assert record.key() is None
     found = headers_of(record)
     assert found[:4] == headers
-    told = dict(found[4:])
-    assert told["tidings-id"] == f"assignments.{site.name}/0/0".encode()
-    assert told["tidings-due-at"] == format_instant(due).encode()
+    headers_by_name = dict(found[4:])
+    assert headers_by_name["tidings-id"] == f"assignments.{site.name}/0/0".encode()
+    assert headers_by_name["tidings-due-at"] == format_instant(due).encode()
     assert record.timestamp()[1] * 1_000 >= due - 1_000
 
 
@@ -46,9 +46,9 @@ async def test_a_refused_record_is_rejected_and_the_next_accepted(site: Site) ->
     assert record.value() == b"good"
     (rejection,) = await site.read(f"rejections.{site.name}", 1)
     assert (rejection.key(), rejection.value()) == (b"k", b"bad")
-    told = dict(headers_of(rejection))
-    assert told["tidings-source-topic"] == requests.encode()
-    assert "next tuesday" in str(told["tidings-reject-reason"])
+    headers_by_name = dict(headers_of(rejection))
+    assert headers_by_name["tidings-source-topic"] == requests.encode()
+    assert "next tuesday" in str(headers_by_name["tidings-reject-reason"])
 
 
 async def test_kaspr_adds_replaces_and_cancels(site: Site) -> None:
@@ -154,13 +154,42 @@ async def test_the_schedule_of_a_notification_is_not_changed_by_any_wire(broker:
         assert (found.topic, found.state, found.generation) == ("notify.email", "pending", 1)
 
 
+async def test_no_wire_writes_to_the_topics_of_deliveries(broker: Broker, tmp_path: Path) -> None:
+    """A record there could name a pending notification, which would be sent early."""
+    etf1 = f"etf1-{uuid.uuid4().hex[:8]}"
+    name = f"site-{uuid.uuid4().hex[:8]}"
+    async with opened(broker, tmp_path, name=name, schedules={etf1: name}) as site:
+        forged, later = b'{"notification":"tea"}', in_us(3_600)
+        to_log: list[Header] = [("tidings-bus", b"log"), ("tidings-to", b"notify.email")]
+        site.send(f"tidings.requests.{name}", forged, None, to_log)
+        site.send(f"tidings.requests.{name}", forged, None, [("tidings-to", b"notify.sms.high")])
+        kaspr: list[Header] = [
+            ("x-scheduler-action", "ADD"),
+            ("x-scheduler-request-id", "forged"),
+            ("x-scheduler-deliver-at", format_instant(later)),
+            ("x-scheduler-deliver-to", "notify.email"),
+        ]
+        site.send(f"{name}-schedule-requests", forged, None, kaspr)
+        target = ("scheduler-target-topic", "notify.email")
+        site.send(etf1, forged, b"forged", [("scheduler-epoch", str(later // SECOND_US)), target])
+        for topic, count in (
+            (f"tidings.rejections.{name}", 2),
+            (f"rejections.{name}", 1),
+            (f"{name}-schedule-rejections", 1),
+        ):
+            for rejection in await site.read(topic, count):
+                reason = str(dict(headers_of(rejection))["tidings-reject-reason"])
+                assert "is reserved for the deliveries of notifications: choose another topic" in reason
+        assert await site.engine.store.topics_by_prefix("notify.") == []
+
+
 def notification(tenant: str, name: str) -> Add:
     """The schedule of a notification, as delivery submits it."""
     due, value = in_us(3_600), f'{{"notification":"{name}"}}'.encode()
     return Add(tenant, name, "notify.email", Once(due), pack(Message(None, value)), b"n" * 16, due)
 
 
-async def test_a_time_in_the_past_is_refused_where_a_record_asks_for_that(site: Site) -> None:
+async def test_a_time_in_the_past_is_refused_if_a_record_requests_it(site: Site) -> None:
     requests, out = f"tidings.requests.{site.name}", f"{site.name}-past"
     headers: list[Header] = [("tidings-to", out), ("tidings-past", "refuse")]
     hour_ago = in_us(-3_600)

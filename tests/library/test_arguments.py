@@ -87,7 +87,7 @@ async def test_an_id_is_text(t: Tidings, verb: str, wrong: Any) -> None:
         ("topic", lambda t: t.list(topic=5)),
     ],
 )
-async def test_a_wrong_question_is_refused_at_once(t: Tidings, field: str, ask: Callable[[Tidings], object]) -> None:
+async def test_an_invalid_query_is_refused_at_once(t: Tidings, field: str, ask: Callable[[Tidings], object]) -> None:
     with pytest.raises(Invalid) as refused:
         ask(t)
     assert refused.value.field == field
@@ -99,7 +99,7 @@ def test_a_tenant_has_a_name_as_for_keys(tenant: Any) -> None:
         tidings.open(":memory:", tenant=tenant)
 
 
-async def test_requests_made_by_hand_are_looked_at_too(t: Tidings) -> None:
+async def test_requests_built_by_hand_are_validated_too(t: Tidings) -> None:
     wrong: Any = "text"
     [bad, good] = await t.schedule_many([Request("x", value=wrong, id="a"), Request("x", value=b"v", id="b", at="1h")])
     assert (bad.id, bad.outcome) == ("a", "rejected")

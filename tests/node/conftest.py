@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.test_serve import Start, start
 from tests.servers.fixtures import postgres
 from tests.servers.ports import HOST
 from tests.servers.postgres import Postgres
-from tests.test_node import Start, start
 
 __all__ = ["Start", "postgres", "start"]
 

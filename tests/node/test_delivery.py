@@ -1,23 +1,24 @@
 """From the settings to providers, links and limits; invalid settings are refused without showing a secret."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.channels.making import email, sms
 from tidings.clock import SystemClock
 from tidings.config import Config, load
-from tidings.config.channels import Channel
+from tidings.config.checks import ProviderTable
 from tidings.config.settings import Delivery, Node, Store
-from tidings.delivery import unsubscribe
-from tidings.delivery.asking import Notify
-from tidings.delivery.sweeping import Sweeper, Sweeping
-from tidings.delivery.throttle import Rates
-from tidings.delivery.unsubscribe import Unsubscription
+from tidings.delivery.accept.request import NotificationRequest
+from tidings.delivery.limits.rate_limit import RateLimits
+from tidings.delivery.notifications.pruner import Pruner, PrunerService
+from tidings.delivery.people import unsubscribe
+from tidings.delivery.people.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
+from tidings.domain.fleet import Role
 from tidings.domain.notifications.message import CHANNEL_NAMES
 from tidings.domain.notifications.notification import InlineContent
 from tidings.domain.schedules.schedule import Topic
@@ -35,6 +36,7 @@ from tidings.node.delivery import (
     served_channels,
     settings_of,
     try_channels,
+    webhook_check_of,
 )
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
@@ -57,43 +59,64 @@ def config_of(folder: Path, text: str) -> Config:
     return load(str(file), {}, {}).config
 
 
-def test_the_inbox_is_always_open_and_the_outbox_comes_last() -> None:
-    assert [table.name for table in provider_tables(Config())] == ["in_app", "outbox"]
-    given = (Channel(name="outbox", provider="outbox"), Channel(name="mail", provider="smtp"))
-    assert [table.name for table in provider_tables(Config(channels=given))] == ["mail", "in_app", "outbox"]
+def test_the_inbox_is_always_open_and_files_come_last() -> None:
+    assert [table.name for table in provider_tables(Config())] == ["in_app", "files"]
+    given = (ProviderTable(name="files", provider="files"), ProviderTable(name="mail", provider="smtp"))
+    assert [table.name for table in provider_tables(Config(channels=given))] == ["mail", "in_app", "files"]
     assert [table.name for table in provider_tables(Config(channels=given[1:]))] == ["mail", "in_app"]
 
 
 def test_served_channels_are_known_only_on_a_node_that_delivers() -> None:
-    mail = (Channel(name="mail", provider="smtp"),)
+    mail = (ProviderTable(name="mail", provider="smtp"),)
     assert served_channels(Config()) == frozenset(CHANNEL_NAMES)
     assert sorted(served_channels(Config(channels=mail)) or ()) == ["email", "in_app"]
-    assert served_channels(Config(channels=(*mail, Channel(name="own", provider="pigeon")))) is None
     assert served_channels(Config(node=Node(roles=("api",)), channels=mail)) is None
 
 
-async def test_the_outbox_accepts_only_what_no_other_provider_accepts(tmp_path: Path) -> None:
+async def test_files_accept_only_what_no_other_provider_accepts(tmp_path: Path) -> None:
     own = (
-        Channel(name="files", provider="outbox"),
-        Channel(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
+        ProviderTable(name="kept", provider="files"),
+        ProviderTable(name="mail", provider="smtp", settings={"host": "127.0.0.1", "sender": "t@e.com"}),
     )
     config = Config(store=Store(str(tmp_path / "tidings.db")), channels=own)
-    async with open_providers(config, SystemClock(), MemoryStore().documents) as channels:
-        assert [name for name, each in channels.items() if each.takes(email())] == ["mail"]
-        assert [name for name, each in channels.items() if each.takes(sms())] == ["files"]
-    async with open_providers(Config(store=config.store), SystemClock(), MemoryStore().documents) as channels:
-        assert [name for name, each in channels.items() if each.takes(email())] == ["outbox"]
+    async with open_providers(config, SystemClock()) as channels:
+        assert [name for name, each in channels.items() if each.accepts("email", "ada@example.org")] == ["mail"]
+        assert [name for name, each in channels.items() if each.accepts("sms", "+15550100")] == ["kept"]
+    async with open_providers(Config(store=config.store), SystemClock()) as channels:
+        assert [name for name, each in channels.items() if each.accepts("email", "ada@example.org")] == ["files"]
 
 
-def test_the_outbox_shows_the_channels_left_to_it() -> None:
+def test_files_show_the_channels_left_to_them() -> None:
     def left(*providers: str) -> tuple[str, ...]:
-        config = Config(channels=tuple(Channel(name=each, provider=each) for each in (*providers, "outbox")))
-        assert served_channels(config) == frozenset(CHANNEL_NAMES), "by others, or by the outbox"
+        config = Config(channels=tuple(ProviderTable(name=each, provider=each) for each in (*providers, "files")))
+        assert served_channels(config) == frozenset(CHANNEL_NAMES), "by others, or by files"
         return providers_of(config)[-1].channels
 
     assert left() == ("email", "sms", "push", "webhook")
     assert left("smtp", "apns") == ("sms", "push", "webhook"), "devices of fcm have no provider yet"
     assert left("smtp", "apns", "fcm", "twilio", "webhook") == ()
+
+
+def test_webhooks_are_refused_by_the_networks_of_the_configuration() -> None:
+    def refused(url: str, *networks: str, roles: Sequence[Role] = ("api", "deliver")) -> bool:
+        tables = (
+            ProviderTable(name=str(number), provider="webhook", settings={"allowed_networks": [network]})
+            for number, network in enumerate(networks)
+        )
+        config = Config(node=Node(roles=tuple(roles)), channels=tuple(tables))
+        try:
+            webhook_check_of(config)(url, "to")
+        except Invalid as invalid:
+            return invalid.field == "to"
+        return False
+
+    assert refused("https://127.0.0.1/", "10.1.0.0/16")
+    assert not refused("https://10.1.0.1/", "10.1.0.0/16")
+    assert not refused("https://localhost/", "10.1.0.0/16"), "what a name resolves to is checked later"
+    assert not refused("https://10.2.0.1/", "10.1.0.0/16", "10.2.0.0/16"), "one of two providers may call it"
+    assert refused("https://10.3.0.1/", "10.1.0.0/16", "10.2.0.0/16")
+    assert not refused("https://127.0.0.1/"), "messages are written to files"
+    assert not refused("https://127.0.0.1/", "10.1.0.0/16", roles=("api",)), "another node delivers"
 
 
 def test_a_link_can_be_read_with_the_current_and_the_older_key() -> None:
@@ -102,8 +125,8 @@ def test_a_link_can_be_read_with_the_current_and_the_older_key() -> None:
     base, _, token = url.rpartition("/")
     assert base == "https://notify.example.com/unsubscribe"
     later = Delivery(link_key={"env": "OLDER_KEY"}, older_link_key={"env": "LINK_KEY"})
-    wish = unsubscribe.read(link_keys(later), token)
-    assert wish == Unsubscription("acme", "email", "ada@example.com", "news")
+    unsubscription = unsubscribe.read(link_keys(later), token)
+    assert unsubscription == Unsubscription("acme", "email", "ada@example.com", "news")
     assert link_of(Delivery())("acme", "email", "ada@example.com", "news") is None
 
 
@@ -125,11 +148,11 @@ def test_contradictory_settings_are_refused(given: dict[str, Any], field: str) -
 
 
 def test_a_claim_outlasts_a_call() -> None:
-    settings = settings_of(Delivery(send_timeout_us=2_000_000), Rates())
+    settings = settings_of(Delivery(send_timeout_us=2_000_000), RateLimits())
     assert settings.send_s == 2.0
-    assert settings.terms.claim_us > 2_000_000 < settings.breaker.trial_us
-    default = settings_of(Delivery(), Rates())
-    assert default.terms.claim_us == 35_000_000, "and not by much: a killed worker's claim is waited for"
+    assert settings.policy.claim_us > 2_000_000 < settings.breaker.trial_us
+    default = settings_of(Delivery(), RateLimits())
+    assert default.policy.claim_us == 35_000_000, "and not by much: a killed worker's claim is waited for"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +166,7 @@ def test_a_claim_outlasts_a_call() -> None:
             '[channels.webhook]\nsecret = {env = "HOOK_SECRET"}\nreceipts = {secret = "hunter2"}',
             "channels.webhook.receipts.secret",
         ),
-        ("[channels.outbox]\nreceipts = {other = 1}", "channels.outbox.receipts.other"),
+        ("[channels.files]\nreceipts = {other = 1}", "channels.files.receipts.other"),
     ],
 )
 def test_an_invalid_table_is_refused_before_it_is_shown(tmp_path: Path, text: str, field: str) -> None:
@@ -184,7 +207,7 @@ def test_each_provider_has_its_reader_of_receipts(tmp_path: Path) -> None:
 async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops() -> None:
     swept: list[str] = []
 
-    class Recorded(Sweeping):
+    class Recorded(Pruner):
         def __init__(self) -> None:
             """Only what is asked of it counts."""
 
@@ -198,7 +221,7 @@ async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops
             one, other = (Topic(name, (0,), (0,), 0) for name in ("notify.email", "notify.sms"))
             return [("acme", one), ("globex", one), ("acme", other)]
 
-    sweeper = Sweeper(Tenants(), Recorded(), SystemClock(), pause_s=0.001)
+    sweeper = PrunerService(Tenants(), Recorded(), SystemClock(), pause_s=0.001)
     running = asyncio.create_task(sweeper.run())
     await eventually(lambda: len(swept) >= 8)
     sweeper.stop()
@@ -213,7 +236,7 @@ PUBLIC = '[delivery]\npublic_url = "https://notify.example.com"\nlink_key = {env
 @pytest.mark.parametrize(
     ("text", "lacks"),
     [
-        ("", False),  # the outbox alone: nothing leaves this machine
+        ("", False),  # files alone: nothing leaves this machine
         ('[channels.twilio]\naccount = "AC1"\ntoken = {env = "SHORT"}\nsender = "+15550100"\n', False),
         (MAIL, True),
         (PUBLIC + MAIL, False),
@@ -226,19 +249,21 @@ async def test_email_without_unsubscribe_links_logs_a_warning(
     engine = Engine(MemoryStore(), SystemClock())
     async with AsyncExitStack() as last:
         people = await add_delivery(engine, config, last)
-        office = people.office
-        await office.users.put("acme", "ada", {"email": "ada@example.com"})
+        services = people.services
+        await services.users.put("acme", "ada", {"email": "ada@example.com"})
 
         async def note(**asked: Any) -> str | None:
             words = InlineContent("Hello", "Hi")
-            [made] = await office.notifying.accept("acme", Notify(user="ada", content=words, at="PT1H", **asked))
+            [made] = await services.acceptance.accept(
+                "acme", NotificationRequest(user="ada", content=words, at="PT1H", **asked)
+            )
             assert made.outcome == "scheduled"
             return made.note
 
         warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         expected = [unsubscribe.NO_LINK] if lacks else []
         assert warned == expected
-        assert list(office.ways.warnings) == expected
+        assert list(services.providers.warnings) == expected
         if "email" in {channel for way in providers_of(config) for channel in way.channels}:
             assert await note(channel="email", category="news") == (unsubscribe.NO_LINK if lacks else None)
             assert await note(channel="email") is None

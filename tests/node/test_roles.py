@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.node.conftest import Start
+from tests.node.test_serve import NodeProcess, eventually, is_ready, tidings
 from tests.servers.postgres import Postgres
-from tests.test_node import NodeProcess, eventually, is_ready, tidings
 from tidings import __version__
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.commands.admin import _node
@@ -73,7 +73,7 @@ def test_three_nodes_share_and_lanes_move(start: Start, shared: list[str]) -> No
     assert third.end()[0] == 0
     assert eventually(lambda: "west" not in nodes(client), 3.0), "who leaves in good order is not remembered"
     assert eventually(lambda: len(owned(client)["north"]) == 4, 3.0)
-    first.said(r"owns lanes 0-3")
+    first.logged(r"owns lanes 0-3")
 
 
 def test_more_nodes_than_lanes(start: Start, postgres: Postgres) -> None:
@@ -112,7 +112,7 @@ def test_an_api_node_and_a_dispatch_node_work_together(start: Start, shared: lis
 @pytest.mark.parametrize(
     ("roles", "said"),
     [
-        ("api,cook", "--roles: 'cook' is not one of them: write a list such as"),
+        ("api,cook", "--roles: 'cook' is not known: use api, intake"),
         ("none", "--roles: is empty: write a list such as"),
         ("api,", "--roles: 'api,' has an empty entry"),
         ("api,intake", "node.roles: without dispatch nothing would be released"),
@@ -123,6 +123,21 @@ def test_invalid_roles_are_refused(tmp_path: Path, roles: str, said: str) -> Non
     assert done.returncode == 2
     assert said in done.stderr
     assert "api, intake, dispatch, deliver" in done.stderr or "dispatch" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("channels", "said"),
+    [
+        ("email,fax", "--channels: 'fax' is not known: use email, sms"),
+        ("none", "--channels: is empty: write a list such as"),
+        ("email,sms", "node.channels: nobody would deliver to push, webhook, in_app"),
+    ],
+)
+def test_invalid_channels_are_refused(tmp_path: Path, channels: str, said: str) -> None:
+    done = tidings(tmp_path, "serve", "--port", "0", "--channels", channels)
+    assert done.returncode == 2
+    assert said in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.node.conftest import SECRET, WRITTEN, Guarded, Start
+from tests.node.test_serve import is_ready, tidings
 from tests.servers.ports import HOST, free_ports
 from tests.servers.postgres import Postgres
-from tests.test_node import is_ready, tidings
 from tidings.config.checks import without_password
 from tidings.config.settings import Node, Store
 from tidings.domain.errors import Invalid, StoreError
@@ -173,7 +173,7 @@ def test_settings_chosen_at_creation_stay(guarded: Guarded, start: Start) -> Non
     assert "was created with" not in first.log
     second = start(*chosen, "--set", "store.lanes=8")
     second.ready()
-    second.said("this store was created with 4 lanes and 4 partitions; store.lanes and log.partitions are ignored")
+    second.logged("this store was created with 4 lanes and 4 partitions; store.lanes and log.partitions are ignored")
     check_is_kept(first.log + second.log)
 
 

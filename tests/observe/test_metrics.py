@@ -13,7 +13,7 @@ from tidings.domain.facts import Changed, Missed, OwnershipChanged, Refused, Rel
 from tidings.domain.schedules.command import Cancel, Outcome
 from tidings.domain.schedules.lateness import MissedReason
 from tidings.observe import metrics as module
-from tidings.observe.metrics import BOUNDS_US, LABELS_MAX, Histogram, Metrics
+from tidings.observe.metrics import BOUNDS_US, LABELS_MAX, Histogram, Metrics, merged
 from tidings.ports import Count
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"\})? -?[0-9.]+')
@@ -91,8 +91,9 @@ async def test_labels_are_bounded_and_escaped() -> None:
     assert 'tidings_refused_total{field="other"} 50' in refused
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(-1_000, 10**9) | st.sampled_from(BOUNDS_US), max_size=60), max_size=5))
-def test_small_and_large_batches_are_counted_alike(batches: list[list[int]]) -> None:
+def test_small_and_large_batches_are_counted_the_same(batches: list[list[int]]) -> None:
     histogram = Histogram()
     for batch in batches:
         histogram.add(batch)
@@ -121,3 +122,20 @@ async def test_a_store_that_hangs_is_asked_once_and_not_waited_for(monkeypatch: 
     assert len(asked) == 1
     answer.set()
     assert "tidings_pending 3" in await lines_of(metrics)
+
+
+def test_metrics_of_several_processes_are_one_text() -> None:
+    one = (
+        '# HELP a_total Some.\n# TYPE a_total counter\na_total{kind="x} 1"} 3\na_total 4\n'
+        "# HELP b B.\n# TYPE b gauge\nb 1\n"
+    )
+    other = (
+        "# HELP b B in other words.\n# TYPE b gauge\nb 2\n"
+        "# HELP c_total Only here.\n# TYPE c_total counter\nc_total 9\n"
+    )
+    assert merged({"1": one, "2": other, "3": ""}) == (
+        "# HELP a_total Some.\n# TYPE a_total counter\n"
+        'a_total{process="1",kind="x} 1"} 3\na_total{process="1"} 4\n'
+        '# HELP b B.\n# TYPE b gauge\nb{process="1"} 1\nb{process="2"} 2\n'
+        '# HELP c_total Only here.\n# TYPE c_total counter\nc_total{process="2"} 9\n'
+    )

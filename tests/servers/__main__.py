@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def serve_kafka(port: int) -> str:
-    """Until it is interrupted; that a broker ends by itself is a failure, and is told."""
+    """Until it is interrupted; a broker that ends by itself is reported as a failure."""
     print("starting Kafka; the first time its jars are fetched, about 50 MB", flush=True)
     with Broker.start(port=port, properties=COMFORT) as broker:
         print(KAFKA_READY.format(version=kafka_version(), port=port, folder=broker.folder), flush=True)

@@ -27,7 +27,7 @@ def program(name: str, advice: str) -> str:
 
 
 def fetched(name: str, descriptor: bytes, fetch: Callable[[Path], None]) -> Path:
-    """A folder of the cache, filled by the first who needs it. Another descriptor makes it another folder."""
+    """A folder of the cache, filled by the first test that needs it. Another descriptor has another folder."""
     folder = CACHE / f"{name}-{hashlib.sha256(descriptor).hexdigest()[:8]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:

@@ -16,14 +16,14 @@ Server = TypeVar("Server")
 
 
 def leave_out(missing: Missing) -> NoReturn:
-    """Skip the test and say what to install; where everything must be there, fail."""
+    """Skip the test and say what to install; in CI, fail."""
     if os.environ.get("CI") == "true":
         pytest.fail(str(missing), pytrace=False)
     pytest.skip(str(missing))
 
 
 def _started(start: Callable[[], AbstractContextManager[Server]]) -> Iterator[Server]:
-    """A server for as long as a fixture lives."""
+    """A server for the duration of a fixture."""
     try:
         starting = start()
     except Missing as missing:
@@ -33,18 +33,18 @@ def _started(start: Callable[[], AbstractContextManager[Server]]) -> Iterator[Se
 
 
 def started_broker() -> Iterator[Broker]:
-    """A broker for as long as a fixture lives."""
+    """A broker for the duration of a fixture."""
     yield from _started(Broker.start)
 
 
 def started_postgres() -> Iterator[Postgres]:
-    """A PostgreSQL for as long as a fixture lives."""
+    """A PostgreSQL for the duration of a fixture."""
     yield from _started(Postgres.start)
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """One broker for all tests that leave it as they found it; name topics, groups and transactions apart."""
+    """One broker for all tests that leave it as they found it; use unique topics, groups and transactional ids."""
     yield from started_broker()
 
 

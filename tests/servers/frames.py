@@ -36,7 +36,7 @@ FLEXIBLE_FROM = {Api.INIT_PRODUCER_ID: 2, Api.END_TXN: 3}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came, with what its head says."""
+    """A request with the fields of its header."""
 
     api: int
     version: int
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the broker said to a request."""
+    """The answer of the broker to a request."""
 
     request: Request
     frame: bytes
@@ -75,7 +75,7 @@ def correlation_id(frame: bytes) -> int:
 
 
 def frames(connection: socket) -> Iterator[bytes]:
-    """What comes in, frame by frame with its length, until the other side closes."""
+    """Incoming frames, each with its length, until the other side closes."""
     with connection.makefile("rb") as stream:
         while len(length := stream.read(LENGTH.size)) == LENGTH.size:
             size = LENGTH.unpack(length)[0]

@@ -45,7 +45,7 @@ class StartFailed(Exception):
 
 
 class PortTaken(StartFailed):
-    """Somebody else listens on one of its ports."""
+    """Another process listens on one of its ports."""
 
 
 class Broker:
@@ -62,7 +62,7 @@ class Broker:
         self._cluster_id = _new_id()
         self._command = [java(), *java_options, *SHOW_TIMES, "-cp", f"{jars()}/*"]
         self._process: Process | None = None
-        self._lives = 0
+        self._starts = 0
         self._is_folder_ours = False
 
     @classmethod
@@ -120,11 +120,11 @@ class Broker:
         self, name: str, partitions: int = 1, *, on: int | None = None, exist_ok: bool = False, **config: str
     ) -> None:
         """Make a topic; `cleanup_policy="compact"` sets `cleanup.policy`, `on` says on which broker of the cluster."""
-        told = {key.replace("_", "."): value for key, value in config.items()}
+        settings = {key.replace("_", "."): value for key, value in config.items()}
         if on is None:
-            topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=told)
+            topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         else:
-            topic = NewTopic(name, num_partitions=partitions, replica_assignment=[[on]] * partitions, config=told)
+            topic = NewTopic(name, num_partitions=partitions, replica_assignment=[[on]] * partitions, config=settings)
         admin = AdminClient(self.client())  # needed until the answer is there
         try:
             admin.create_topics([topic])[name].result(TOPIC_S_MAX)
@@ -137,17 +137,17 @@ class Broker:
         admin = AdminClient(self.client())
         return {name for name in admin.list_topics(timeout=TOPIC_S_MAX).topics if not name.startswith("__")}
 
-    # Its lives
+    # Its process
 
     @property
     def pid(self) -> int:
-        """Its process id, in this life or the last one."""
+        """The id of its present or last process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is there, be it paused."""
+        """Whether its process exists, also if suspended."""
         return self._process is not None and self._process.is_alive
 
     def kill(self) -> None:
@@ -161,10 +161,10 @@ class Broker:
             self._process.stop()
 
     def restart(self) -> None:
-        """Begin another life, with the same ports and data, and wait until it answers."""
+        """Start it again, with the same ports and data, and wait until it answers."""
         self.stop()
-        self._lives += 1
-        self.log = self.folder / f"server-{self._lives}.log"
+        self._starts += 1
+        self.log = self.folder / f"server-{self._starts}.log"
         self._process = Process([*self._command, "kafka.Kafka", str(self._settings)], self.folder, self.log)
         try:
             self._await_answer()
@@ -173,12 +173,12 @@ class Broker:
             raise
 
     def pause(self) -> None:
-        """Let it stand still, connections open and unanswered."""
+        """Suspend it: connections stay open and unanswered."""
         assert self._process is not None
         self._process.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         assert self._process is not None
         self._process.send(signal.SIGCONT)
 
@@ -194,7 +194,7 @@ class Broker:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def tail(self) -> str:
-        """The end of its log in this life, without what only informs."""
+        """The end of its log since the last start, without what only informs."""
         return _tail(self.log.read_text("utf-8", errors="replace"))
 
     # How it starts
@@ -204,7 +204,7 @@ class Broker:
         return self.folder / "server.properties"
 
     def _begin(self, properties: Mapping[str, str], attempts: int) -> None:
-        """Its first life, on other ports if somebody was quicker."""
+        """Start it for the first time, on other ports if the chosen one is taken meanwhile."""
         for attempt in range(1, attempts + 1):
             self._format(properties)
             try:
@@ -232,7 +232,7 @@ class Broker:
             raise StartFailed(f"the broker's folder cannot be made:\n{_tail(done.stdout + done.stderr)}")
 
     def _await_answer(self) -> None:
-        """Until it tells of itself as a member of the cluster."""
+        """Wait until it is a member of the cluster."""
         deadline = time.monotonic() + START_S_MAX
         quick = {"log_level": 0, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50}
         admin = AdminClient(self.client() | quick)
@@ -244,7 +244,7 @@ class Broker:
                 raise StartFailed(f"the broker did not answer within {START_S_MAX:.0f} s:\n{self.tail()}")
 
     def _answers(self, admin: AdminClient) -> bool:
-        """Whether it is there, and not somebody else on its port."""
+        """Whether it answers, and not another server on its port."""
         try:
             cluster = admin.list_topics(timeout=ANSWER_S)
         except KafkaException:

@@ -57,12 +57,12 @@ class Link:
     def _strike(self, rule: Rule, request: Request) -> None:
         if isinstance(rule, Cut) and rule.when == "before":
             self.cut()
-            rule.tell_strike()
+            rule.count_strike()
             return
         if isinstance(rule, Hold):
             if rule.cuts:
                 self._cut_client()
-            rule.tell_strike()
+            rule.count_strike()
             rule.wait_for_release()
         self._struck[request.correlation_id] = (rule, request)
         self._broker.sendall(request.frame)
@@ -81,10 +81,10 @@ class Link:
         """The answer to a request that was struck: if the client is to miss it, the link has done its work."""
         if isinstance(rule, Cut):
             self.cut()
-            rule.tell_strike()
+            rule.count_strike()
         elif self._is_client_gone:
             self.cut()
-        rule.tell_answer(answer)
+        rule.add_answer(answer)
 
 
 def _shut(connection: socket.socket) -> None:

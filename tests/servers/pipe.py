@@ -1,4 +1,4 @@
-"""A network between a client and any server: passes bytes on, cuts everybody off, or falls silent.
+"""A network between a client and any server: passes bytes on, cuts all connections, or falls silent.
 
     with Pipe(postgres.port) as pipe:        # clients connect to pipe.port
         pipe.silence()                       # nothing passes, nothing ends: a cable is pulled
@@ -50,22 +50,22 @@ class Pipe:
         self.close()
 
     def cut(self) -> int:
-        """Cut everybody off, and whoever comes until it is mended; answers how many links there were."""
+        """Cut all connections, and new ones until `mend`; returns how many there were."""
         return self._order(self._cut)
 
     def silence(self) -> int:
-        """From now on nothing passes, in either direction, and nothing ends; answers how many links there are."""
+        """From now on nothing passes, in either direction, and nothing ends; returns how many links there are."""
         return self._order(self._silence)
 
     def mend(self, *, deliver: bool = True) -> int:
         """Pass bytes again. Those that came meanwhile are delivered late, or lost together with their links.
 
-        Answers how many bytes that were, on the way to the server.
+        Returns how many bytes that were, on the way to the server.
         """
         return self._order(lambda: self._mend(deliver))
 
     def close(self) -> None:
-        """Cut everybody off for good."""
+        """Cut all connections for good."""
         self._order(self._close)
         self._thread.join()
 
@@ -156,7 +156,7 @@ class Pipe:
 
 
 def _unread(end: socket.socket) -> int:
-    """How many bytes have come that nobody has read."""
+    """The number of bytes that arrived and were not read."""
     size = array.array("i", [0])
     fcntl.ioctl(end.fileno(), termios.FIONREAD, size)
     return size[0]

@@ -12,7 +12,7 @@ RANGE = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports on which nothing listens."""
+    """This many ports on which nothing listens."""
     drawn = random.SystemRandom().sample(RANGE, len(RANGE))
     return list(islice(filter(is_free, drawn), count))
 

@@ -43,7 +43,7 @@ class StartFailed(Exception):
 
 
 class PortTaken(StartFailed):
-    """Somebody else listens on its port."""
+    """Another process listens on its port."""
 
 
 class Postgres:
@@ -56,7 +56,7 @@ class Postgres:
         self.log = folder / "server.log"
         self._settings = settings
         self._process: Process | None = None
-        self._lives = 0
+        self._starts = 0
 
     @classmethod
     def start(cls, settings: Mapping[str, str] = QUICK, port: int | None = None) -> Self:
@@ -91,11 +91,11 @@ class Postgres:
         """A connection of its own for a test, which commits each statement."""
         return psycopg.connect(self.dsn, autocommit=True)
 
-    # Its lives
+    # Its process
 
     @property
     def pid(self) -> int:
-        """Its process id, in this life or the last one."""
+        """The id of its present or last process."""
         assert self._process is not None
         return self._process.pid
 
@@ -118,14 +118,14 @@ class Postgres:
                 self._process.kill()
 
     def restart(self, *, immediate: bool = False) -> None:
-        """Begin another life, with the same port and data, and wait until it answers."""
+        """Start it again, with the same port and data, and wait until it answers."""
         self.stop(immediate=immediate)
-        self._lives += 1
-        self.log = self.folder / f"server-{self._lives}.log"
+        self._starts += 1
+        self.log = self.folder / f"server-{self._starts}.log"
         options = {"listen_addresses": HOST, "port": str(self.port), "unix_socket_directories": ""}
         options |= {"max_connections": "200", **self._settings}
-        told = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        command = [*_unprivileged(), str(binary("postgres")), "-D", str(self._data), *told]
+        flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        command = [*_unprivileged(), str(binary("postgres")), "-D", str(self._data), *flags]
         self._process = Process(command, self.folder, self.log)
         try:
             self._await_answer()
@@ -134,12 +134,12 @@ class Postgres:
             raise
 
     def pause(self) -> None:
-        """Let it stand still, connections open and unanswered."""
+        """Suspend it: connections stay open and unanswered."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         for pid in self._pids():
             os.kill(pid, signal.SIGCONT)
 
@@ -149,7 +149,7 @@ class Postgres:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def tail(self) -> str:
-        """The end of its log in this life."""
+        """The end of its log since the last start."""
         return "\n".join(self.log.read_text("utf-8", errors="replace").splitlines()[-TAIL_LINES:])
 
     # How it starts
@@ -159,7 +159,7 @@ class Postgres:
         return self.folder / "data"
 
     def _make(self) -> None:
-        """An empty cluster that belongs to whoever will run it."""
+        """Create an empty cluster that belongs to the user who runs it."""
         self._data.mkdir(mode=0o700)
         if os.getuid() == 0:
             owner = pwd.getpwnam(_user())
@@ -173,7 +173,7 @@ class Postgres:
             raise StartFailed(f"the server's folder cannot be made:\n{done.stdout}{done.stderr}")
 
     def _begin(self) -> None:
-        """Its first life, on another port if somebody was quicker."""
+        """Start it for the first time, on another port if the chosen one is taken meanwhile."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self.restart()
@@ -194,7 +194,7 @@ class Postgres:
             threading.Event().wait(LOOK_S)
 
     def _answers(self) -> bool:
-        """Whether it is there, and not somebody else on its port."""
+        """Whether it answers, and not another server on its port."""
         try:
             with psycopg.connect(self.dsn, connect_timeout=2) as connection:
                 row = connection.execute("SHOW data_directory").fetchone()
@@ -203,7 +203,7 @@ class Postgres:
         return row == (str(self._data),)
 
     def _pids(self) -> list[int]:
-        """The server's process and those that it made, the first one first."""
+        """The process of the server and its children, the server first."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [self.pid, *map(int, children)]
 
@@ -220,13 +220,13 @@ def binary(name: str) -> Path:
 
 
 def _user() -> str:
-    """Whom PostgreSQL can run as when we are root, which it refuses to be."""
+    """The user that runs PostgreSQL when the tests run as root, which it refuses."""
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
 
 
 def _unprivileged() -> list[str]:
-    """What to put before a command so that it does not run as root."""
+    """The prefix of a command that must not run as root."""
     if os.getuid() != 0:
         return []
     user = pwd.getpwnam(_user())

@@ -14,7 +14,7 @@ STOP_S_MAX = 20.0
 
 
 class Process:
-    """One life of a server, ended by its process id."""
+    """The process of a server, ended by its process id."""
 
     def __init__(self, command: Sequence[str], folder: Path, log: Path) -> None:
         with log.open("wb") as said:
@@ -38,7 +38,7 @@ class Process:
         return self._watcher.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """A signal, if it still lives."""
+        """Send a signal, if it still runs."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -56,7 +56,7 @@ class Process:
         self.wait(KILL_S_MAX)
 
     def stop(self, timeout_s: float = STOP_S_MAX) -> None:
-        """Ask it to end, and make it end."""
+        """Terminate it, and kill it if it does not end."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         try:

@@ -32,7 +32,7 @@ ONE_NODE = {
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a broker listens. Who asks on `proxied` is sent on to `proxy`, where a proxy may listen."""
+    """Where a broker listens. Clients of `proxied` are redirected to `proxy`, where a proxy may listen."""
 
     direct: int
     proxied: int

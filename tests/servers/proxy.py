@@ -1,10 +1,10 @@
-"""A network that can be told to misbehave: stands between clients and a broker, and sees each request.
+"""A network with faults on demand, between clients and a broker; it sees each request.
 
     with Proxy(broker) as proxy:
         late = proxy.hold(Api.END_TXN)       # the next commit is held up, its client cut off
         ...
         late.release()                       # now the broker gets it
-        late.wait_for_answers()[0].error     # and says this to nobody
+        late.wait_for_answers()[0].error     # and no client gets this answer
 
 Clients are given `broker.client(bootstrap=proxy.bootstrap)`; the broker sends them back to the proxy by itself. One
 proxy at a time for one broker; not for TLS.
@@ -55,7 +55,7 @@ class Proxy:
         return self._add(Hold(api, seconds, cuts=cuts, **which))
 
     def cut_all(self) -> int:
-        """Cut every client off now; answers how many connections there were."""
+        """Cut every client off now; returns how many connections there were."""
         with self._lock:
             links = list(self._links)
         for link in links:
@@ -72,7 +72,7 @@ class Proxy:
                 rule.release()
 
     def close(self) -> None:
-        """Cut everybody off; what is held then is lost."""
+        """Cut all connections; held requests are lost."""
         self._is_closed = True
         with contextlib.suppress(OSError):
             socket.create_connection(self._listener.getsockname()).close()  # ends the wait for the next client

@@ -12,7 +12,7 @@ When = Literal["before", "after"]
 
 
 class Which(TypedDict, total=False):
-    """Which requests of a kind: from the `nth` on, once or so many `times` (None: always), each with a `chance`."""
+    """Which requests of a kind: from the `nth` on, once or this many `times` (None: always), each with a `chance`."""
 
     nth: int
     times: int | None
@@ -22,7 +22,7 @@ class Which(TypedDict, total=False):
 
 
 class Rule:
-    """Strikes requests of one kind, or of any (None), and remembers what the broker said to them."""
+    """Strikes requests of one kind, or of any (None), and records the answers of the broker."""
 
     def __init__(self, api: int | None, **which: Unpack[Which]) -> None:
         self.strikes = 0
@@ -62,24 +62,24 @@ class Rule:
             self._is_ended = True
             self._left = 0
 
-    def tell_strike(self) -> None:
+    def count_strike(self) -> None:
         """The proxy has done it."""
         with self._news:
             self.strikes += 1
             self._news.notify_all()
 
-    def tell_answer(self, answer: Answer) -> None:
+    def add_answer(self, answer: Answer) -> None:
         """The broker has answered a request that was struck."""
         with self._news:
             self.answers.append(answer)
             self._news.notify_all()
 
     def wait_for_strikes(self, count: int = 1, timeout_s: float = WAIT_S_MAX) -> None:
-        """Until it has struck so often; with a cut, the client is cut off by then."""
+        """Wait until it has struck this often; with a cut, the client is cut off by then."""
         self._wait_for(lambda: self.strikes >= count, f"{count} strikes", timeout_s)
 
     def wait_for_answers(self, count: int = 1, timeout_s: float = WAIT_S_MAX) -> list[Answer]:
-        """What the broker said to the requests that were struck, as soon as it is so many."""
+        """Wait for this many answers of the broker to requests that were struck."""
         self._wait_for(lambda: len(self.answers) >= count, f"{count} answers", timeout_s)
         return list(self.answers)
 

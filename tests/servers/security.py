@@ -40,7 +40,7 @@ class Login:
         return f"SCRAM-SHA-256=[name={self.user},password={self.password}]"
 
     def client(self, mechanism: str) -> dict[str, str]:
-        """What a client of librdkafka is to be told."""
+        """The settings of a librdkafka client."""
         return {"sasl.mechanism": mechanism, "sasl.username": self.user, "sasl.password": self.password}
 
 
@@ -72,13 +72,13 @@ class Certificate:
         }
 
     def client(self) -> dict[str, str]:
-        """What a client of librdkafka is to be told."""
+        """The settings of a librdkafka client."""
         return {"ssl.ca.location": str(self.certificate)}
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What the listeners for clients ask for."""
+    """What the listeners require of clients."""
 
     login: Login | None = None
     certificate: Certificate | None = None
@@ -101,6 +101,6 @@ class Security:
         return login | (self.certificate.server() if self.certificate else {})
 
     def client(self, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
-        """What a client of librdkafka is to be told."""
+        """The settings of a librdkafka client."""
         login = self.login.client(mechanism) if self.login else {}
         return {"security.protocol": self.protocol} | login | (self.certificate.client() if self.certificate else {})

@@ -59,13 +59,13 @@ def record(broker: Broker, topic: str) -> None:
     commit(transactional(broker), topic, b"hello", headers=[("trace", b"1")])
 
 
-def test_kcat_reads(broker: Broker, topic: str) -> None:
+def test_kcat_reads_our_records(broker: Broker, topic: str) -> None:
     path = there(kcat)
     command = [path, "-b", broker.bootstrap, "-C", "-t", topic, "-o", "beginning", "-c", "1", "-q"]
     assert output([*command, "-f", "%k %s %h"]) == "key hello trace=1"
 
 
-def test_kafkajs_reads(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_kafkajs_reads_our_records(broker: Broker, topic: str, tmp_path: Path) -> None:
     modules = there(kafkajs) / "node_modules"
     script = tmp_path / "reader.js"
     script.write_text(READER)

@@ -132,10 +132,10 @@ def test_a_missing_or_plaintext_password_is_refused(guarded: Broker, protocol: s
     assert refusals(guarded.client() | {"security.protocol": protocol})
 
 
-def refusals(told: dict[str, Any]) -> set[int]:
+def refusals(settings: dict[str, Any]) -> set[int]:
     """The errors of a client that does not get in."""
     errors: list[KafkaError] = []
-    admin = AdminClient(told | {"log_level": 0, "error_cb": errors.append})
+    admin = AdminClient(settings | {"log_level": 0, "error_cb": errors.append})
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=1)
     admin.poll(0)

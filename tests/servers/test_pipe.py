@@ -12,7 +12,7 @@ from tests.servers.ports import HOST
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that says everything again."""
+    """The port of an echo server."""
     listener = socket.create_server((HOST, 0))
 
     def serve() -> None:

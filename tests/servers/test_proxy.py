@@ -26,7 +26,7 @@ def proxy(broker: Broker) -> Iterator[Proxy]:
 
 @pytest.fixture
 def producer(broker: Broker, proxy: Proxy) -> Producer:
-    """One that knows the broker only through the proxy."""
+    """A producer that reaches the broker only through the proxy."""
     return transactional(broker, bootstrap=proxy.bootstrap)
 
 
@@ -56,7 +56,7 @@ def test_a_commit_that_is_cut_is_retried(
 def test_a_delayed_commit_commits_half_of_the_next_batch(
     producer: Producer, proxy: Proxy, broker: Broker, topic: str
 ) -> None:
-    """What Tidings must withstand. The producer is told that all is well."""
+    """A fault that Tidings must withstand: the producer gets a success."""
     late = proxy.hold(Api.END_TXN)
     commit(producer, topic, b"first")
     assert (late.strikes, late.answers) == (1, [])
@@ -67,8 +67,8 @@ def test_a_delayed_commit_commits_half_of_the_next_batch(
 
 
 def test_a_commit_delayed_past_a_take_over_is_refused(proxy: Proxy, broker: Broker, topic: str) -> None:
-    told = broker.client(bootstrap=proxy.bootstrap, transactional_id=f"tests-{uuid.uuid4()}") | {"log_level": 0}
-    first, second = Producer(told), Producer(told)
+    settings = broker.client(bootstrap=proxy.bootstrap, transactional_id=f"tests-{uuid.uuid4()}") | {"log_level": 0}
+    first, second = Producer(settings), Producer(settings)
     first.init_transactions(TRANSACTION_S_MAX)
     late = proxy.hold(Api.END_TXN)
     commit(first, topic, b"first")
@@ -110,10 +110,10 @@ def test_all_clients_can_be_cut_off_at_once(producer: Producer, proxy: Proxy, br
 
 def test_rules_may_be_for_one_client(proxy: Proxy, broker: Broker) -> None:
     cut = proxy.cut(Api.METADATA, times=None, client_id="unlucky")
-    told = broker.client(bootstrap=proxy.bootstrap) | {"log_level": 0}
-    assert AdminClient(told | {"client.id": "lucky"}).list_topics(timeout=10).brokers
+    settings = broker.client(bootstrap=proxy.bootstrap) | {"log_level": 0}
+    assert AdminClient(settings | {"client.id": "lucky"}).list_topics(timeout=10).brokers
     assert cut.strikes == 0
-    unlucky = AdminClient(told | {"client.id": "unlucky"})
+    unlucky = AdminClient(settings | {"client.id": "unlucky"})
     cut.wait_for_strikes()
     proxy.clear()
     assert any(_answers(unlucky) for _ in range(5)), "the connection that was cut last may take a question with it"

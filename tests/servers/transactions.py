@@ -16,8 +16,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 def transactional(broker: Broker, *, bootstrap: str | None = None, timeout_ms: int = 10_000) -> Producer:
     """A producer with a new transactional id, ready to begin."""
     name = f"tests-{uuid.uuid4()}"
-    told = broker.client(bootstrap=bootstrap, transactional_id=name, transaction_timeout_ms=timeout_ms)
-    producer = Producer(told | {"message.timeout.ms": timeout_ms, "reconnect.backoff.max.ms": 200, "log_level": 0})
+    settings = broker.client(bootstrap=bootstrap, transactional_id=name, transaction_timeout_ms=timeout_ms)
+    producer = Producer(settings | {"message.timeout.ms": timeout_ms, "reconnect.backoff.max.ms": 200, "log_level": 0})
     producer.init_transactions(TRANSACTION_S_MAX)
     return producer
 
@@ -38,8 +38,8 @@ def commit(producer: Producer, topic: str, *values: bytes, headers: Headers = ()
 
 def read(broker: Broker, topic: str, count: int, *, mechanism: str = "SCRAM-SHA-256") -> list[Message]:
     """The first committed records of a topic's first partition; fails if they do not come."""
-    told = broker.client(mechanism=mechanism, group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed")
-    consumer = Consumer(told | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    settings = broker.client(mechanism=mechanism, group_id=f"tests-{uuid.uuid4()}", isolation_level="read_committed")
+    consumer = Consumer(settings | {"enable.auto.commit": False, "fetch.wait.max.ms": 10})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: list[Message] = []

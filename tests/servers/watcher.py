@@ -1,6 +1,6 @@
-"""Runs a command and ends it as soon as standard input closes: no server outlives those who started it.
+"""Runs a command and ends it as soon as standard input closes: no server outlives the process that started it.
 
-The system closes the pipe also when they are killed. The first line on standard output is the command's process id;
+The system closes the pipe also when that is killed. The first line on standard output is the command's process id;
 what the command says goes to standard error.
 """
 

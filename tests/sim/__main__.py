@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tests.sim.life import KINDS, Tally
+from tests.sim.simulated_node import KINDS, Tally
 from tests.sim.simulation import simulate
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from tests.contract.factories import DAY, FIRE_ALL, HOUR, MILLISECOND, MINUTE, SECOND, add, every
-from tests.sim.promises import Ledger
+from tests.sim.model import Ledger
 from tidings.domain.schedules.command import Add, Cancel, Command, Fire, Pause, Priority, Replace, Resume, address
 from tidings.domain.schedules.lateness import Lateness
 

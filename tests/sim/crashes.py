@@ -39,12 +39,12 @@ class Trap:
         self._lock = threading.Lock()
 
     def set(self, place: str, visits: int, copy: Callable[[], None]) -> None:
-        """Crash at the so-manieth visit of a point, or operation of the disk (`DISK`)."""
+        """Crash at the given visit of a point, or operation of the disk (`DISK`)."""
         with self._lock:
             self._place, self._visits, self._copy, self._fallen = place, visits, copy, False
 
     def clear(self) -> bool:
-        """Take it away; True if it has snapped."""
+        """Remove it; True if the crash has happened."""
         with self._lock:
             self._place, fallen, self._fallen = None, self._fallen, False
             return fallen
@@ -55,13 +55,13 @@ class Trap:
             raise Crashed
 
     def pass_by(self, point: str) -> None:
-        """What `tidings.crash.point` is while the trap is laid."""
+        """Replaces `tidings.crash.point` while the trap is installed."""
         if threading.current_thread().name != CHECKPOINTS:
             self._visit(point)
             self.check()
 
     def watch(self, _operation: str, _name: str) -> None:
-        """What a disk tells of each operation."""
+        """Called by a disk before each operation."""
         self._visit(DISK)
 
     def _visit(self, place: str) -> None:
@@ -76,7 +76,7 @@ class Trap:
 
     @contextlib.contextmanager
     def laid(self) -> Iterator[None]:
-        with patch.object(crash, "point", self.pass_by):
+        with patch.object(crash, "point", self.pass_by), patch.object(crash, "IS_ARMED", new=True):
             yield
 
 
@@ -108,6 +108,8 @@ class InlineWorker:
         except Exception as error:  # noqa: BLE001 - whoever awaits the answer gets it
             future.set_exception(error)
         return future
+
+    start_next = start
 
     async def run(self, call: Callable[..., Answer], *arguments: object) -> Answer:
         return await self.start(call, *arguments)

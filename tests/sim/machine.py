@@ -28,7 +28,7 @@ class Machine:
         self._offsets.append((self.elapsed, self._offsets[-1][1] + us))
 
     def believable(self, since: int) -> int:
-        """The latest time that a clock started at `since` may tell: what has held for 10 s, or is behind that."""
+        """The latest time that a clock started at `since` may show: one that has held for 10 s, or an earlier one."""
         since = max(since, self.elapsed - STEP_HOLD_US)
         ends = [begun for begun, _ in self._offsets[1:]] + [self.elapsed + 1]
         held = [offset for (_, offset), end in zip(self._offsets, ends, strict=True) if end > since]

@@ -15,7 +15,7 @@ from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from tests.faults.disks import Disk, Fault, inserted, no_fault
 from tests.sim.commands import TENANTS, TOPICS, brief
 from tests.sim.crashes import DISK, POINTS, Crashed, InlineWorker, copy_store, remove_store
-from tests.sim.life import PASSES, Kind, Life, Tally
+from tests.sim.simulated_node import PASSES, Kind, SimulatedNode, Tally
 from tests.sim.thresholds import lowered
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.schedules.command import Add, Command, OutcomeWord, address
@@ -25,12 +25,12 @@ from tidings.ports import IdempotencyKey, Lane
 RAM = Path("/dev/shm")
 STEPS = 30
 DOWNTIMES = (0, MILLISECOND, 2 * SECOND, MINUTE, HOUR, 3 * DAY, 50 * DAY)
-RECEIPT_RETENTION_US = DAY  # the stores' own
+IDEMPOTENCY_RETENTION_US = DAY  # the stores' own
 
 Step = Callable[[], Awaitable[None]]
 
 
-class Simulation(Life):
+class Simulation(SimulatedNode):
     """A simulation in which any fault may happen at any step."""
 
     def __init__(self, kind: Kind, seed: int, folder: Path, disk: Disk | None) -> None:
@@ -38,8 +38,8 @@ class Simulation(Life):
         self._disk = disk
         self._chance = random.Random(seed)
 
-    async def live(self) -> None:
-        """From the first step to the last check."""
+    async def simulate(self) -> None:
+        """Run from the first step to the last check."""
         await self.open(self.new_path())
         steps, weights = zip(*self._plan(), strict=True)
         try:
@@ -54,7 +54,7 @@ class Simulation(Life):
         self.tally.points.update(self.trap.hits)
 
     def _plan(self) -> list[tuple[Step, int]]:
-        """What may happen, and how often."""
+        """The possible steps and their weights."""
         plan: list[tuple[Step, int]] = [
             (self.submit, 10),
             (self.wait, 8),
@@ -71,7 +71,7 @@ class Simulation(Life):
     # Crashes
 
     async def _crash_now(self) -> None:
-        """At rest: everything acknowledged must be there."""
+        """Crash between steps: everything acknowledged must be there."""
         self.note("crash")
         copy = self.new_path()
         self._copy(copy)
@@ -79,14 +79,14 @@ class Simulation(Life):
         await self.compare()
 
     def _copy(self, copy: Path) -> None:
-        """What a crash, or the end of power, would leave."""
+        """Copy the files as after a crash or a power loss."""
         if self._disk is None:
             copy_store(self.path, copy)
         else:
             self._disk.lose_power(self.path, copy, self._chance)
 
     async def _crash_inside(self) -> None:
-        """Somewhere inside of the next step; if it does not come there, the step is as any other."""
+        """Crash somewhere inside the next step; if the point is not reached, the step runs as usual."""
         copy = self.new_path()
         at_disk = self._disk is not None and self.random.random() < 0.5
         point = DISK if at_disk else self.random.choice(POINTS)
@@ -109,13 +109,13 @@ class Simulation(Life):
             await self.forget()
 
     async def _submit_into_crash(self, copy: Path) -> None:
-        """A transaction that nobody was told of has happened as a whole, or not at all."""
+        """An unacknowledged transaction has happened completely or not at all."""
         commands = self.commands.some(self.ledger)
         await self.forget([commands])
-        receipt = self.receipt() if self.random.random() < 0.5 else None
+        idempotency = self.idempotency_key() if self.random.random() < 0.5 else None
         now = self.now
         try:
-            outcomes = await self.engine.submit(commands, receipt)
+            outcomes = await self.engine.submit(commands, idempotency)
             self.trap.check()
             self.hold(commands, outcomes, now)
         except Crashed:
@@ -123,11 +123,11 @@ class Simulation(Life):
             await self._restart(copy)
             words = await self._resolve(commands, now)
             await self.forget()
-            if receipt is not None:
-                await self._repeat(commands, receipt, words if self.now - now < RECEIPT_RETENTION_US else None)
+            if idempotency is not None:
+                await self._repeat(commands, idempotency, words if self.now - now < IDEMPOTENCY_RETENTION_US else None)
 
     async def _resolve(self, commands: Sequence[Command], now: int) -> list[OutcomeWord] | None:
-        """Find out whether it happened, and what was answered then. None: it did not, or made no difference."""
+        """Find out whether it happened, and its answer. None: it did not, or made no difference."""
         await self.read()
         made = {name for _, name in await self.listed() - set(self.ledger.current) if name.startswith("tid_")}
         wanted = [command for command in commands if isinstance(command, Add) and command.id is None]
@@ -135,7 +135,7 @@ class Simulation(Life):
         happened = self.ledger.copy()
         following = iter(sorted(made) or [f"not there {index}" for index in range(len(wanted))])
         names = [address(command)[1] or next(following) for command in commands]
-        words = happened.tell(commands, names, now)
+        words = happened.apply(commands, names, now)
         keys = [(address(command)[0], name) for command, name in zip(commands, names, strict=True)]
         before = [await self.difference(self.ledger, key, now) for key in keys]
         after = [await self.difference(happened, key, now) for key in keys]
@@ -146,31 +146,31 @@ class Simulation(Life):
         return words
 
     async def _repeat(
-        self, commands: Sequence[Command], receipt: IdempotencyKey, words: list[OutcomeWord] | None
+        self, commands: Sequence[Command], idempotency: IdempotencyKey, words: list[OutcomeWord] | None
     ) -> None:
-        """Asking again is safe: it happens once, and whoever asks a third time is answered the same."""
+        """A repeat is safe: it happens once, and a second repeat has the same answer."""
         now = self.now
-        outcomes = await self.engine.submit(commands, receipt)
+        outcomes = await self.engine.submit(commands, idempotency)
         if words is None:
             self.hold(commands, outcomes, now)
         else:
             assert [outcome.outcome for outcome in outcomes] == words, "it was answered otherwise than it happened"
         await self.compare()
-        assert await self.engine.submit(commands, receipt) == outcomes, "a repeat was answered otherwise"
+        assert await self.engine.submit(commands, idempotency) == outcomes, "a repeat was answered otherwise"
         await self.compare()
 
     async def _restart(self, copy: Path) -> None:
-        """Go on with a copy of the files, after a while."""
+        """Continue with a copy of the files, after a while."""
         self.tally.crashes += 1
         self.trap.clear()
-        died = self.now
+        crashed_at = self.now
         await self.engine.stop()
         remove_store(self.path)
         self.machine.advance(self.random.choice(DOWNTIMES))
         await self.open(copy)
         await self.read()
-        for key, promise in list(self.ledger.overdue(died)):
-            self.ledger.catch_up(promise, await self.engine.store.find(*key, died), died)
+        for key, promise in list(self.ledger.overdue(crashed_at)):
+            self.ledger.catch_up(promise, await self.engine.store.find(*key, crashed_at), crashed_at)
 
     async def _restart_cleanly(self) -> None:
         """A stop, and a start at once or later."""
@@ -182,7 +182,7 @@ class Simulation(Life):
     # A disk that fails
 
     async def _break_disk(self) -> None:
-        """The disk fails for a while: whoever asks is told so, nothing changes, and then all goes on."""
+        """The disk fails for a while: calls fail, nothing changes, and then everything continues."""
         assert self._disk is not None
         fault = Fault(self.random)
         self.note(f"broken disk: {fault}")
@@ -213,7 +213,7 @@ class Simulation(Life):
     # Two on one file
 
     async def _stall(self) -> None:
-        """The owner hangs, another one takes over, and the first one wakes up: it may change nothing."""
+        """The owner hangs, another process takes over, and the first one resumes: it may change nothing."""
         self.note("stall")
         self.tally.zombies += 1
         zombie = self.engine
@@ -236,7 +236,7 @@ class Simulation(Life):
         await self.go_on_with(keep)
 
     async def _wake(self, zombie: Engine, lane: Lane) -> None:
-        """Whatever a former owner tries is refused, and the file stays as it is."""
+        """Every write of a former owner is refused, and the file does not change."""
         acts: list[Callable[[], Awaitable[object]]] = [
             lambda: zombie.submit(self.commands.some(self.ledger)),
             lambda: lane.release(self.latest + DAY, 100),
@@ -255,13 +255,13 @@ class Simulation(Life):
             assert watcher.pragma("data_version") == before, "a former owner changed something"
 
     async def _agree(self, standby: Engine) -> None:
-        """Who stands by shows what the owner has."""
+        """A standby shows the same as the owner."""
         for key in self.ledger.current:
             assert await standby.store.find(*key, self.now) == await self.engine.store.find(*key, self.now)
 
 
 def simulate(kind: Kind, seed: int) -> Tally:
-    """Run one seed; what goes wrong says how to see it again."""
+    """Run one seed; a failure shows how to reproduce it."""
     folder = Path(tempfile.mkdtemp(dir=RAM if RAM.is_dir() else None))
     trace: list[str] = []
     try:
@@ -277,7 +277,7 @@ def simulate(kind: Kind, seed: int) -> Tally:
                 disk.watch = simulation.trap.watch
             stack.enter_context(simulation.machine.installed())
             stack.enter_context(simulation.trap.laid())
-            runner.run(simulation.live())
+            runner.run(simulation.simulate())
         return simulation.tally
     except BaseException as error:
         error.add_note(f"python -m tests.sim --store {kind} --first {seed} --seeds 1\n" + "\n".join(trace[-40:]))

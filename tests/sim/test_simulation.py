@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim.life import Kind, Tally
+from tests.sim.simulated_node import Kind, Tally
 from tests.sim.simulation import simulate
 
 # seeds in each part, and in how many parts: a seed on SQLite takes about a tenth of a second

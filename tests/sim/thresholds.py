@@ -22,7 +22,7 @@ SMALL: dict[str, dict[str, int]] = {
 }
 
 
-# So small that checkpoints run all the time; they do so on a thread of their own, and make a life hard to repeat.
+# So small that checkpoints run all the time; they do so on a thread of their own, and make a run hard to repeat.
 CHECKPOINTS: dict[str, dict[str, int]] = {f"{PACKAGE}.database": {"WAL_PAGES_MAX": 40, "REST_PAGES_MAX": 10}}
 
 

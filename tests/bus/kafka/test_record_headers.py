@@ -35,11 +35,11 @@ def test_a_refused_request_keeps_its_id() -> None:
     assert names == ["tidings-id", "tidings-occurrence", "tidings-due-at", "tidings-attempt"]
     assert ("tidings-id", b"mine") in RecordBuilder().record(refused)[2]
     elsewhere = Outgoing(0, "acme", "rejections.acme", "tid_1", 1, 1, DUE, DUE, message, True)
-    assert [value for name, value in RecordBuilder().record(elsewhere)[2] if name == "tidings-id"] == [b"tid_1"]
+    assert [value for name, value in RecordBuilder().record(elsewhere)[2] if name == "tidings-id"] == ["tid_1"]
 
 
 def test_the_rejection_of_a_refused_record_has_only_its_true_id() -> None:
-    told = _rejection(outgoing((("tidings-id", b"forged"), ("a", b"1"))), "too large", DUE)
-    headers = unpack(told.message).headers
+    rejection = _rejection(outgoing((("tidings-id", b"forged"), ("a", b"1"))), "too large", DUE)
+    headers = unpack(rejection.message).headers
     assert [name for name, _ in headers] == ["a", "tidings-source-id", "tidings-to", "tidings-reject-reason"]
     assert headers[1] == ("tidings-source-id", b"one")

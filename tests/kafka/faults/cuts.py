@@ -17,7 +17,7 @@ from tests.servers.rules import Rule, When
 from tidings.clock import SystemClock
 from tidings.config import Config
 from tidings.config.settings import Kafka, Store
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 from tidings.engine import Engine
 from tidings.node import build_engine, join_kafka, open_store
 from tidings.testing import eventually

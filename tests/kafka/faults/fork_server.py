@@ -5,7 +5,7 @@ import os
 import sys
 
 from tests.faults import fork_server, thresholds
-from tests.kafka.faults import spoils
+from tests.kafka.faults import disabled_safeguards
 
 WITHOUT = "TESTS_WITHOUT"
 MODULES = (
@@ -30,7 +30,7 @@ def main() -> int:
     thresholds.LOWERED = LOWERED
     for module in MODULES:
         importlib.import_module(module)
-    spoils.apply(os.environ.get(WITHOUT, ""))
+    disabled_safeguards.apply(os.environ.get(WITHOUT, ""))
     return fork_server.main()
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from confluent_kafka import Producer
 
-from tests.faults.lives import wall_us
+from tests.faults.node_process import wall_us
 from tests.faults.requests import Requests
 from tests.kafka.site import Header
 from tests.servers.kafka import Broker
@@ -64,7 +64,7 @@ class Account:
 
 
 class Load:
-    """Schedules are sent until it is stopped; their changes are asked of whichever node lives."""
+    """Schedules are sent until it is stopped; changes are sent to any running node."""
 
     def __init__(self, broker: Broker, requests: Requests, seed: int, rate: int) -> None:
         self.accounts: list[Account] = []
@@ -127,22 +127,26 @@ class Load:
             account.must = (1, 0)
         self.accounts.append(account)
         if kind in {"native", "kept back"}:
-            self._tell(REQUESTS, account, 0, tidings_id=name, tidings_to=account.topic, tidings_at=format_instant(due))
+            self._request(
+                REQUESTS, account, 0, tidings_id=name, tidings_to=account.topic, tidings_at=format_instant(due)
+            )
         elif kind == "plain":  # its id is derived from where its record lies
-            self._tell(ASSIGNMENTS, account, 0, intervals_schedule=format_instant(due))
+            self._request(ASSIGNMENTS, account, 0, intervals_schedule=format_instant(due))
         else:
-            self._tell(ASSIGNMENTS, account, 0, intervals_schedule=format_instant(due), intervals_id=name)
+            self._request(ASSIGNMENTS, account, 0, intervals_schedule=format_instant(due), intervals_id=name)
         return account
 
     def _change_by_kafka(self, account: Account) -> None:
         if account.kind == "kafka cancel":
-            self._tell(ASSIGNMENTS, account, 1, intervals_id=account.id, intervals_action="CANCEL")
+            self._request(ASSIGNMENTS, account, 1, intervals_id=account.id, intervals_action="CANCEL")
             return
         account.due_again = max(account.due, wall_us()) + 500_000
         at = format_instant(account.due_again)
-        self._tell(ASSIGNMENTS, account, 1, intervals_id=account.id, intervals_action="REPLACE", intervals_schedule=at)
+        self._request(
+            ASSIGNMENTS, account, 1, intervals_id=account.id, intervals_action="REPLACE", intervals_schedule=at
+        )
 
-    def _tell(self, topic: str, account: Account, which: int, **headers: str) -> None:
+    def _request(self, topic: str, account: Account, which: int, **headers: str) -> None:
         named: list[Header] = [(name.replace("_", "-"), text) for name, text in headers.items()]
         self._producer.produce(topic, account.tokens[which], account.id, headers=named)
 
@@ -188,7 +192,7 @@ class Load:
             account.must = None if answer.is_repeat else (1, 0)  # a try that went unanswered may have replaced it
 
     async def ask_states(self) -> None:
-        """What became of those that were cancelled over Kafka, which does not answer."""
+        """Read the states of schedules cancelled over Kafka, where there are no answers."""
         for account in self.accounts:
             if account.kind == "kafka cancel":
                 account.state = (await self._requests.get(self._path(account))).document["state"]

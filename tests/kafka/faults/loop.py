@@ -1,4 +1,4 @@
-"""The kill loop over Kafka: nodes, and sometimes the broker, die under load; every message arrives once all the same.
+"""The kill loop over Kafka: nodes, and sometimes the broker, are killed under load; every message still arrives once.
 
 `python -m tests.kafka.faults.loop --kills 1000` runs a long one and prints the counts.
 """
@@ -17,12 +17,12 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.faults.lives import Node, Nursery, Pace, start_plain
+from tests.faults.node_process import NodeFactory, NodeProcess, Pace, check_log, start_plain
 from tests.faults.requests import Requests
 from tests.faults.zombie import stop_between_transactions
 from tests.kafka.faults.judge import Verdict, judge
 from tests.kafka.faults.load import ASSIGNMENTS, EXECUTIONS, OUT, REJECTIONS, REQUESTS, SHUT, Load
-from tests.kafka.faults.nodes import OWNER, STANDBY, environment, nursery
+from tests.kafka.faults.nodes import OWNER, STANDBY, environment, node_factory
 from tests.kafka.site import expect_progress
 from tests.servers.kafka import Broker
 from tidings.crash import KAFKA_POINTS
@@ -36,7 +36,7 @@ POINTS = (
 # How often a point is passed before the kill, at most.
 VISITS = dict.fromkeys(POINTS, 12) | {"kafka.initialised": 1, "kafka.taken": 1, "kafka.settled": 1, "change.written": 4}
 POINT_S = 6.0
-LIFE_S = (0.1, 2.0)
+RUN_S = (0.1, 2.0)
 STOP_S = 10.0
 SEND_S_MAX = 600.0
 DRAIN_S = 90.0
@@ -85,7 +85,7 @@ class Loop:
     """One store and one name on Kafka, through many restarts."""
 
     def __init__(
-        self, plan: Plan, folder: Path, broker: Broker, requests: Requests, born: tuple[Nursery, Nursery]
+        self, plan: Plan, folder: Path, broker: Broker, requests: Requests, factories: tuple[NodeFactory, NodeFactory]
     ) -> None:
         self.counts = Counts()
         self.verdict = Verdict()
@@ -94,12 +94,12 @@ class Loop:
         self._folder = folder
         self._broker = broker
         self._requests = requests
-        self._one, self._other = born
+        self._one, self._other = factories
         self._random = random.Random(plan.seed)
         self._environment = environment(folder, broker.bootstrap, "loop") | {"TIDINGS_KAFKA_TOPICS": "expect"}
 
     async def run(self) -> None:
-        """Kill as planned, let everything come to its end, and compare."""
+        """Kill as planned, let everything finish, and compare."""
         await asyncio.to_thread(expect_progress, self._broker)
         for topic in (ASSIGNMENTS, REQUESTS, EXECUTIONS, OUT, *REJECTIONS):
             await asyncio.to_thread(self._broker.create_topic, topic, 2)
@@ -108,10 +108,10 @@ class Loop:
             for index, name in enumerate(names):
                 if index == len(names) // 2:
                     await asyncio.to_thread(self._broker.create_topic, SHUT, 2)
-                await self._live(name)
+                await self._run_once(name)
             for name in self._plan.points * TRIES:
                 if not self.counts.kills[name]:
-                    await self._live(name)
+                    await self._run_once(name)
             node = await self._one.start(environment=self._environment)
             self._requests.open(await node.url())
             await eventually(lambda: len(self.load.accounts) >= self._plan.messages, SEND_S_MAX)
@@ -119,10 +119,10 @@ class Loop:
         await self._drain()
         node.send(signal.SIGTERM)
         assert await node.ended(STOP_S), "did not stop in time"
-        assert node.status == 0, f"stopped with {node.status}\n{node.log}"
+        assert node.status == 0, f"stopped with {node.status}\n{node.tail}"
 
     def _names(self) -> list[str]:
-        """Where to kill: every point in turn, at random moments in between, and what is rare."""
+        """Where to kill: every point in turn, at random times in between, and rare cases."""
         plan = self._plan
         names = [ZOMBIE] * plan.zombies + [BROKER] * plan.broker_kills + [PLAIN] * plan.plain
         left = max(0, plan.kills - len(names))
@@ -131,10 +131,10 @@ class Loop:
         self._random.shuffle(names)
         return names
 
-    async def _live(self, name: str) -> None:
+    async def _run_once(self, name: str) -> None:
         """Run one node from start to kill."""
         if name == ZOMBIE:
-            await self._live_beside_a_zombie()
+            await self._run_with_a_zombie()
             return
         if name == PLAIN:
             node = await start_plain(self._folder, **self._environment)
@@ -142,50 +142,50 @@ class Loop:
             visits = self._random.randint(1, VISITS[name]) if name in VISITS and not self.counts.passed_by[name] else 1
             crash = f"{name}:{visits}" if name in VISITS else None
             node = await self._one.start(crash=crash, environment=self._environment)
-        with contextlib.suppress(AssertionError):  # it may die before it listens
+        with contextlib.suppress(AssertionError):  # it may be killed before it listens
             self._requests.open(await node.url())
-            await node.said(OWNER)
+            await node.logged(OWNER)
         if name in VISITS and not await node.ended(POINT_S):
             self.counts.passed_by[name] += 1
             name = RANDOM
         if name not in VISITS:
-            await node.ended(self._random.uniform(*LIFE_S))
+            await node.ended(self._random.uniform(*RUN_S))
         if name == BROKER:
             self.counts.brokers += 1
             self._broker.kill()
             await node.ended(self._random.uniform(0, 1))
-        await self._die(node, name)
+        await self._kill(node, name)
         if name == BROKER:
             await asyncio.to_thread(self._broker.restart)
 
-    async def _live_beside_a_zombie(self) -> None:
+    async def _run_with_a_zombie(self) -> None:
         """The owner sleeps past its lease, another takes over, the sleeper wakes up; then one of them is killed."""
         first = await self._one.start(environment=self._environment)
         self._requests.open(await first.url())
-        await first.said(OWNER)
+        await first.logged(OWNER)
         second = await self._other.start(environment=self._environment)
-        await second.said(STANDBY)
+        await second.logged(STANDBY)
         await asyncio.sleep(self._random.uniform(*ZOMBIE_S))
         await stop_between_transactions(first, self._environment["TIDINGS_STORE_PATH"])
-        await second.said(OWNER)
+        await second.logged(OWNER)
         self._requests.open(await second.url())
         await asyncio.sleep(self._random.uniform(*ZOMBIE_S))
         first.send(signal.SIGCONT)
         await asyncio.sleep(self._random.uniform(*ZOMBIE_S))
         self.counts.zombies += 1
-        owner_dies = self._random.random() < 0.5
-        await self._die(second if owner_dies else first, ZOMBIE)
-        left = first if owner_dies else second
+        owner_is_killed = self._random.random() < 0.5
+        await self._kill(second if owner_is_killed else first, ZOMBIE)
+        left = first if owner_is_killed else second
         self._requests.open(await left.url())
         await asyncio.sleep(self._random.uniform(*ZOMBIE_S))
-        await self._die(left, RANDOM)
+        await self._kill(left, RANDOM)
 
-    async def _die(self, node: Node, name: str) -> None:
+    async def _kill(self, node: NodeProcess, name: str) -> None:
         node.send(signal.SIGKILL)
         assert await node.ended(STOP_S)
         self._requests.shut()
-        assert node.status == -signal.SIGKILL, f"{name}: ended with {node.status}\n{node.log}"
-        assert "Traceback" not in node.log, node.log
+        assert node.status == -signal.SIGKILL, f"{name}: ended with {node.status}\n{node.tail}"
+        check_log(node)
         self.counts.kills[name] += 1
 
     async def _drain(self) -> None:
@@ -212,8 +212,8 @@ async def run(plan: Plan, folder: Path | None = None) -> Loop:
         with await asyncio.to_thread(Broker.start) as broker:
             async with (
                 aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-                nursery(place, LEASE_US, plan.without) as one,
-                nursery(place, LEASE_US, plan.without) as other,
+                node_factory(place, LEASE_US, plan.without) as one,
+                node_factory(place, LEASE_US, plan.without) as other,
             ):
                 loop = Loop(plan, place, broker, Requests(session, Pace()), (one, other))
                 await loop.run()
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, help="kills of the broker, one for fifty if not given")
     parser.add_argument("--plain", type=int, help="nodes started by the plain command, one for twenty if not given")
     parser.add_argument("--rate", type=int, default=200, help="messages a second")
-    parser.add_argument("--messages", type=int, default=0, help="at least so many")
+    parser.add_argument("--messages", type=int, default=0, help="the minimum number")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--without", choices=("marker", "watch"), default="", help="leave a guard out")
     options = parser.parse_args()

@@ -4,8 +4,8 @@ import contextlib
 import signal
 from pathlib import Path
 
-from tests.faults import lives
-from tests.faults.lives import Node, Nursery, Pace
+from tests.faults import node_process
+from tests.faults.node_process import NodeFactory, NodeProcess, Pace
 from tests.faults.thresholds import LEASE_US
 from tests.kafka.faults.fork_server import WITHOUT
 
@@ -24,14 +24,14 @@ def environment(folder: Path, servers: str, name: str) -> dict[str, str]:
     }
 
 
-def nursery(
+def node_factory(
     folder: Path, lease_us: int = LEASE_US, without: str = ""
-) -> contextlib.AbstractAsyncContextManager[Nursery]:
+) -> contextlib.AbstractAsyncContextManager[NodeFactory]:
     """A fork server for nodes with a short lease, optionally without one safeguard."""
-    return lives.nursery(folder, Pace(), lease_us, "tests.kafka.faults.fork_server", **{WITHOUT: without})
+    return node_process.node_factory(folder, Pace(), lease_us, "tests.kafka.faults.fork_server", **{WITHOUT: without})
 
 
-async def die(node: Node, timeout_s: float = 10.0) -> None:
+async def kill(node: NodeProcess, timeout_s: float = 10.0) -> None:
     """Kill a node with SIGKILL, and wait for its end."""
     node.send(signal.SIGKILL)
     assert await node.ended(timeout_s)

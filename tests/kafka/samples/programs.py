@@ -1,4 +1,4 @@
-"""Programs of other people, as processes of their own."""
+"""Programs of other projects, as processes."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def there(get: Callable[[], T]) -> T:
-    """What a test needs; without it the test is skipped with what to install."""
+    """A program that a test needs; without it the test is skipped with what to install."""
     try:
         return get()
     except Missing as missing:
@@ -48,7 +48,7 @@ def written(due: int) -> str:
 
 
 class Program:
-    """One that runs, and what it prints."""
+    """A running program and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -85,7 +85,7 @@ async def running(*command: str, **environment: str) -> AsyncIterator[Program]:
 
 
 async def output(*command: str | bytes, stdin: bytes = b"", **environment: str) -> bytes:
-    """What a program prints that ends by itself, and well."""
+    """The output of a program that ends successfully."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=os.environ | environment,
@@ -95,10 +95,10 @@ async def output(*command: str | bytes, stdin: bytes = b"", **environment: str) 
     )
     try:
         async with asyncio.timeout(RUN_S_MAX):
-            told, wrong = await process.communicate(stdin)
+            printed, wrong = await process.communicate(stdin)
     except TimeoutError:
         process.kill()
         await process.communicate()
         raise
-    assert process.returncode == 0, (told + wrong).decode(errors="replace")
-    return told
+    assert process.returncode == 0, (printed + wrong).decode(errors="replace")
+    return printed

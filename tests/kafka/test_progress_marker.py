@@ -14,15 +14,13 @@ from tests.servers.frames import Api
 from tests.servers.kafka import Broker
 from tests.servers.proxy import Proxy
 from tidings import ports
-from tidings.bus.kafka.client import Cluster
 from tidings.bus.kafka.forwarder import Forwarder, PublishLimit
-from tidings.bus.kafka.producers import ProgressMismatch, TransactionalProducer
-from tidings.bus.kafka.progress_marker import Marker
+from tidings.bus.kafka.producers import Marker, ProgressMismatch, TransactionalProducer
+from tidings.bus.kafka.topics import Cluster
 from tidings.clock import SystemClock
 from tidings.domain.errors import NotOwner
 from tidings.domain.facts import Fact, Released
-from tidings.domain.schedules.request import Request
-from tidings.domain.schedules.schedule import Message, Outgoing, pack
+from tidings.domain.schedules.schedule import Message, Outgoing, Request, pack
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -176,22 +174,22 @@ async def test_parked_records_are_released_although_nothing_follows(broker: Brok
 
 
 async def test_a_commit_without_an_answer_is_reported_as_released(broker: Broker, tmp_path: Path) -> None:
-    told: list[Fact] = []
+    facts: list[Fact] = []
     with Proxy(broker) as proxy:
         async with opened(broker, tmp_path, servers=proxy.bootstrap) as site:
             topic = f"{site.name}-out"
             await schedule(site, topic, "first")
             await site.read(topic, 1)
-            site.engine.listen(told.append)
+            site.engine.listen(facts.append)
             cut = proxy.cut(Api.END_TXN, "after")
             await schedule(site, topic, *(f"{number}" for number in range(10)))
             await asyncio.to_thread(cut.wait_for_strikes)
             await site.read(topic, 11)
-            await eventually(lambda: _released(told) == 10, timeout_s=20)
+            await eventually(lambda: _released(facts) == 10, timeout_s=20)
 
 
-def _released(told: list[Fact]) -> int:
-    return sum(len(fact.lateness_us) for fact in told if isinstance(fact, Released))
+def _released(facts: list[Fact]) -> int:
+    return sum(len(fact.lateness_us) for fact in facts if isinstance(fact, Released))
 
 
 async def test_a_connection_lost_while_idle_is_replaced_at_once(broker: Broker, tmp_path: Path) -> None:

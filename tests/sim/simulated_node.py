@@ -13,7 +13,7 @@ from tests.contract.factories import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from tests.sim.commands import TENANTS, TOPICS, Commands, brief
 from tests.sim.crashes import Trap
 from tests.sim.machine import Machine
-from tests.sim.promises import Key, Ledger
+from tests.sim.model import Key, Ledger
 from tidings.clock import SystemClock
 from tidings.domain.facts import Fact, Missed, Released
 from tidings.domain.schedules.command import Command, Outcome, address
@@ -23,7 +23,7 @@ from tidings.ports import IdempotencyKey
 from tidings.timeline.memory import MemoryStore
 from tidings.timeline.sqlite.store import SqliteStore
 
-Kind = Literal["memory", "sqlite", "power"]  # the last one is SQLite on a disk that loses what was not forced to it
+Kind = Literal["memory", "sqlite", "power"]  # the last one is SQLite on a disk that loses unsynced writes
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PASSES = (MILLISECOND, 300 * MILLISECOND, SECOND, 7 * SECOND, 30 * SECOND, 20 * MINUTE, 3 * HOUR, 2 * DAY)
@@ -47,12 +47,12 @@ class Tally:
     points: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Tally") -> None:
-        """Count the other's as well."""
+        """Add the counts of another."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
-class Life:
+class SimulatedNode:
     """A machine with one store, and its present engine."""
 
     def __init__(self, kind: Kind, seed: int, folder: Path) -> None:
@@ -69,7 +69,7 @@ class Life:
         self._folder = folder
         self._files = 0
         self._begun: dict[Engine, int] = {}
-        self._receipts = 0
+        self._idempotency_keys = 0
         self._positions: dict[tuple[str, str, int], int] = {}
         self._counted = Counter[str]()
         self.facts_lost = False
@@ -90,7 +90,7 @@ class Life:
         return self._folder / f"{self._files}.db"
 
     async def open(self, path: Path) -> None:
-        """Start a node on a file, and go on with it."""
+        """Start a node on a file, and continue with it."""
         self.path = path
         await self.go_on_with(await self.start(path))
 
@@ -103,12 +103,12 @@ class Life:
             store = await SqliteStore.open(
                 path, id_retention_us=self._retention_us, retention_us=self._log_retention_us
             )
-        engine = Engine(store, SystemClock(), listeners=[self._hear])
+        engine = Engine(store, SystemClock(), listeners=[self._on_fact])
         self._begun[engine] = self.machine.elapsed
         return engine
 
     async def go_on_with(self, engine: Engine) -> None:
-        """Let it take the lease, once that of a dead owner has run out."""
+        """Let it take the lease, once that of a dead owner has expired."""
         self.engine = engine
         await engine.owner.try_once()
         if not engine.readiness()[0]:
@@ -117,7 +117,7 @@ class Life:
         assert engine.readiness()[0], engine.readiness()
         self.look()
 
-    def _hear(self, fact: Fact) -> None:
+    def _on_fact(self, fact: Fact) -> None:
         if isinstance(fact, Missed):
             self._counted.update(fact.counts)
         elif isinstance(fact, Released):
@@ -129,7 +129,7 @@ class Life:
         return self.engine.clock.now()
 
     def look(self) -> None:
-        """The clock tells no more than what may be believed."""
+        """Check that the clock does not follow a forward step too early."""
         now = self.now
         assert now <= self.machine.believable(self._begun[self.engine]), "a forward step was believed too soon"
         self.latest = max(self.latest, now)
@@ -142,19 +142,19 @@ class Life:
         await self.forget(groups)
         now = self.now
         if len(groups) == 1 and self.random.random() < 0.3:
-            receipt = self.receipt()
-            outcomes = await self.engine.submit(groups[0], receipt)
+            idempotency = self.idempotency_key()
+            outcomes = await self.engine.submit(groups[0], idempotency)
             self.hold(groups[0], outcomes, now)
-            assert await self.engine.submit(groups[0], receipt) == outcomes, "a repeat was answered otherwise"
+            assert await self.engine.submit(groups[0], idempotency) == outcomes, "a repeat was answered otherwise"
             return
         answers = await asyncio.gather(*(self.engine.submit(group) for group in groups))
         for group, outcomes in zip(groups, answers, strict=True):
             self.hold(group, outcomes, now)
 
-    def receipt(self) -> IdempotencyKey:
+    def idempotency_key(self) -> IdempotencyKey:
         """A new idempotency key."""
-        self._receipts += 1
-        return IdempotencyKey(TENANTS[0], str(self._receipts), b"body")
+        self._idempotency_keys += 1
+        return IdempotencyKey(TENANTS[0], str(self._idempotency_keys), b"body")
 
     def hold(self, commands: Sequence[Command], outcomes: Sequence[Outcome], now: int) -> None:
         """Check the outcomes against the model."""
@@ -162,13 +162,13 @@ class Life:
         for command, outcome in zip(commands, outcomes, strict=True):
             self.note(f"{brief(command)} -> {outcome.id} {outcome.outcome}")
         before = self.ledger.copy()
-        expected = self.ledger.tell(commands, [outcome.id for outcome in outcomes], now)
+        expected = self.ledger.apply(commands, [outcome.id for outcome in outcomes], now)
         for command, outcome, word in zip(commands, outcomes, expected, strict=True):
             promise = before.current.get((address(command)[0], outcome.id))
             assert outcome.outcome == word, f"{brief(command)} was answered {outcome}, but {word} is true: {promise}"
 
     async def forget(self, groups: Sequence[Sequence[Command]] = ()) -> None:
-        """Of ids that may be forgotten by now the store says whether they are; they come back never."""
+        """Read from the store which expired ids are forgotten; they must never come back."""
         keys = {(address(command)[0], address(command)[1] or "") for group in groups for command in group}
         for key in keys | set(self.ledger.current):
             if self._may_be_forgotten(key) and await self.engine.find(*key) is None:
@@ -187,7 +187,7 @@ class Life:
         await self.run(self.random.choice(PASSES))
 
     async def run(self, us: int) -> None:
-        """Let time pass while the node runs: whatever falls due leaves at its very moment."""
+        """Let time pass while the node runs: everything is released at its due time."""
         self.note(f"run {us}")
         end = self.machine.elapsed + us
         for _ in range(ROUNDS_MAX):
@@ -203,7 +203,7 @@ class Life:
         raise AssertionError("the dispatcher does not come to rest")
 
     def _sleep(self, pause: int) -> int:
-        """As long as the dispatcher asks; where it only looks again every second, until something is due."""
+        """As long as the dispatcher asks; where it only polls every second, until something is due."""
         if self.now != self.machine.wall():
             return pause
         ahead = [due - self.now for due in (self.engine.lanes.next_due(), self.ledger.next_due()) if due is not None]
@@ -213,7 +213,7 @@ class Life:
         """Step the wall clock."""
         us = self.random.choice(WALL_STEPS)
         if self._forgets:
-            us = abs(us)  # a clock set back would bring back what was forgotten: true, but not to be followed here
+            us = abs(us)  # a clock set back would bring forgotten ids back: correct, but the model does not follow that
         self.note(f"step {us}")
         self.tally.steps += 1
         self.machine.step(us)
@@ -247,7 +247,7 @@ class Life:
                 self._positions[tenant, name, partition] = following
 
     async def _settle(self) -> None:
-        """Nothing is due: what did not leave was missed, or it is lost."""
+        """Nothing is due: what was not released was missed, or is lost."""
         now = self.now
         self.ledger.settle_extras(now)
         for key, promise in list(self.ledger.overdue(now)):
@@ -271,7 +271,7 @@ class Life:
         assert listed == known, f"listed but not promised {listed - known}, promised but not listed {known - listed}"
 
     async def difference(self, ledger: Ledger, key: Key, at: int | None = None) -> str | None:
-        """What is not as promised; with a moment, as seen from then, and whether it was fired then."""
+        """Differences between store and model; with a time, as of then, and whether it was fired then."""
         store, now = self.engine.store, self.now if at is None else at
         if at is not None:
             events = await store.history(*key, at)

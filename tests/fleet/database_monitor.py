@@ -1,7 +1,7 @@
-"""Looks at the database from beside the nodes: who owns which lane, who wrote to it, and how soon it is released again.
+"""Reads the database directly: the owner and writers of each lane, and how soon it is released again.
 
-Every write of a lane is noted by triggers that these tests install: by which connection, and who owned the lane then.
-Connections carry the name of their node's life, so that a write of a zombie stands out.
+Triggers record every write of a lane: by which connection, and which node owned the lane then. Connections have the
+name of their process as application name, so that a write of a zombie can be found.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ NOT_OWNER = "another node owns this lane"
 
 _TABLES = """
 CREATE SCHEMA audit;
-CREATE TABLE audit.written (life text, lane int, node uuid, at bigint, what text);
+CREATE TABLE audit.written (incarnation text, lane int, node uuid, at bigint, what text);
 CREATE TABLE audit.released (lane int PRIMARY KEY, node uuid, times int);
 CREATE TABLE audit.changed (lane int, former uuid, node uuid, at bigint);
-CREATE TABLE audit.life (life text PRIMARY KEY, node uuid)
+CREATE TABLE audit.incarnation (incarnation text PRIMARY KEY, node uuid)
 """
 
 _TRIGGERS = """
@@ -76,12 +76,12 @@ FOR EACH STATEMENT EXECUTE FUNCTION audit.handed();
 """
 
 _ZOMBIES = """
-SELECT w.life, w.lane, w.what, w.at FROM audit.written w LEFT JOIN audit.life l USING (life)
+SELECT w.incarnation, w.lane, w.what, w.at FROM audit.written w LEFT JOIN audit.incarnation l USING (incarnation)
 WHERE l.node IS DISTINCT FROM w.node ORDER BY w.at
 """
 
-# Of lanes that a node had: when they were handed over or taken from it, and when another got them. A lane that it gave
-# away in the moment before it lost its strength was never taken from it since.
+# Of the lanes of a node: when they were handed over or taken from it, and when another node got them. A lane that it
+# gave away just before the fault was not taken from it.
 _CHANGES = """
 SELECT min(at) FILTER (WHERE former = %(node)s), min(at) FILTER (WHERE node <> %(node)s) FROM audit.changed
 WHERE lane = ANY (%(lanes)s) AND at >= %(since)s GROUP BY lane HAVING count(*) FILTER (WHERE node <> %(node)s) > 0
@@ -92,7 +92,7 @@ _NODE = "SELECT node::text FROM tidings.node WHERE report::json ->> 'name' = %s"
 
 @dataclass(frozen=True)
 class Owned:
-    """A lane as it stands: who owns it, who released something of it last, and how often that was done."""
+    """A lane: its owner, the node that released from it last, and the number of releases."""
 
     node: str | None
     by: str | None
@@ -101,9 +101,10 @@ class Owned:
 
 @dataclass(frozen=True)
 class Taken:
-    """How long lanes went without their owner: until all had another, and until all of them were released again.
+    """How long lanes had no owner: until all had another, and until all of them were released again.
 
-    Who owned them when is told by the server's own clock: `free_s` is how long one was handed over and nobody's.
+    Ownership is measured by the clock of the server: `free_s` is how long a handed-over lane had no owner. `stall_s` is
+    how long the slowest of the short queries took that this test made meanwhile: a node waits as long for its own.
     """
 
     kind: str
@@ -111,9 +112,10 @@ class Taken:
     owned_s: float
     working_s: float
     free_s: float = 0.0
+    stall_s: float = 0.0
 
 
-class Witness:
+class DatabaseMonitor:
     """Direct connections to the server."""
 
     def __init__(self, postgres: Postgres) -> None:
@@ -122,19 +124,19 @@ class Witness:
     # What the test installs
 
     async def prepare(self) -> None:
-        """Make room for what will be noted, before there is a store."""
+        """Create the audit tables, before there is a store."""
         await self._run(_TABLES)
 
     async def install(self) -> None:
-        """Note every write of a lane from now on."""
+        """Record every write of a lane from now on."""
         await self._run(_TRIGGERS)
 
-    async def know(self, life: str, node: str) -> None:
-        """Which node a life is."""
-        await self._run("INSERT INTO audit.life VALUES (%s, %s)", (life, node))
+    async def register(self, incarnation: str, node: str) -> None:
+        """Record the node id of a process."""
+        await self._run("INSERT INTO audit.incarnation VALUES (%s, %s)", (incarnation, node))
 
     async def take_fences_away(self) -> int:
-        """Let every function of the store accept any token; answers how many checked it."""
+        """Let every function of the store accept any fencing token; returns how many checked it."""
         found = await self._run(
             "SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
             " WHERE n.nspname = 'tidings' AND p.prosrc ~ 'AND token = token_'"
@@ -143,61 +145,62 @@ class Witness:
             await self._run(re.sub(r" AND token = token_", "", str(text)))
         return len(found)
 
-    # What there is to see
+    # What it reads
 
-    async def node_of(self, life: str) -> str:
-        """The id of the node that a life calls itself."""
+    async def node_of(self, incarnation: str) -> str:
+        """The node id of a process."""
         found: list[tuple[Any, ...]] = []
 
         async def is_there() -> bool:
             nonlocal found
-            found = await self._run(_NODE, (life,))
+            found = await self._run(_NODE, (incarnation,))
             return bool(found)
 
-        await eventually(is_there, 20)
+        await eventually(is_there, 60)
         return str(found[0][0])
 
     async def lanes(self) -> dict[int, Owned]:
-        """Who owns what now."""
+        """The present owners."""
         found = await self._run(
             "SELECT l.lane, l.node::text, r.node::text, r.times FROM tidings.lane l JOIN audit.released r USING (lane)"
         )
         return {lane: Owned(*owned) for lane, *owned in found}
 
     async def zombie_writes(self) -> list[tuple[Any, ...]]:
-        """What was written to a lane by somebody who did not own it."""
+        """Writes to a lane by a node that did not own it."""
         return await self._run(_ZOMBIES)
 
     async def writes(self) -> int:
-        """How many were noted."""
+        """The number of recorded writes."""
         return int((await self._run("SELECT count(*) FROM audit.written"))[0][0])
 
     def refusals(self) -> int:
-        """How often the server told somebody that a lane is another's, over all of its lives."""
+        """How often the server refused a write because another node owns the lane, over all restarts."""
         logs = self._postgres.folder.glob("server*.log")
         return sum(path.read_text("utf-8", errors="replace").count(NOT_OWNER) for path in logs)
 
-    async def backends(self, life: str) -> list[int]:
-        """The server's processes for the connections of a life."""
-        found = await self._run("SELECT pid FROM pg_stat_activity WHERE application_name = %s", (life,))
+    async def backends(self, incarnation: str) -> list[int]:
+        """The backends of the connections of a process."""
+        found = await self._run("SELECT pid FROM pg_stat_activity WHERE application_name = %s", (incarnation,))
         return [pid for (pid,) in found]
 
     async def terminate(self, backends: Sequence[int]) -> int:
-        """End them; answers how many there were to end."""
+        """End them; returns how many there were."""
         found = await self._run("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", (list(backends),))
         return sum(bool(done) for (done,) in found)
 
     async def started(self) -> str:
-        """When the server began its present life."""
+        """When the server was started."""
         return str((await self._run("SELECT pg_postmaster_start_time()"))[0][0])
 
     async def taken_over(self, kind: str, node: str, before: dict[int, Owned], begun: float, within_s: float) -> Taken:
-        """Wait until others own all that a node had before, and release it; `begun` is when it lost its strength."""
+        """Wait until others own all that a node had before, and release it; `begun` is the time of the fault."""
         lost = {lane for lane, owned in before.items() if owned.node == node}
-        had, since, working_s = list(lost), await self._server_time(begun), 0.0
+        had, since, working_s, stall_s = list(lost), await self._server_time(begun), 0.0, 0.0
         while lost:
+            looked = time.monotonic()
             lanes = await self.lanes()
-            gone = time.monotonic() - begun
+            gone, stall_s = time.monotonic() - begun, max(stall_s, time.monotonic() - looked)
             for lane in list(lost):
                 owned = lanes[lane]
                 if owned.by != node and owned.times > before[lane].times:
@@ -208,15 +211,15 @@ class Witness:
         changes = await self._run(_CHANGES, {"node": node, "lanes": had, "since": since})
         owned_s = max((taken - since for _, taken in changes), default=0) / 1_000_000
         free_s = max((taken - freed for freed, taken in changes if freed), default=0) / 1_000_000
-        return Taken(kind, len(had), owned_s, working_s, free_s)
+        return Taken(kind, len(had), owned_s, working_s, free_s, stall_s)
 
     async def _server_time(self, moment: float) -> int:
-        """What the server's clock showed at a moment of ours."""
-        ((told,),) = await self._run("SELECT tidings.now()")
-        return int(told) - int((time.monotonic() - moment) * 1_000_000)
+        """The clock of the server at a local monotonic time."""
+        ((server_now,),) = await self._run("SELECT tidings.now()")
+        return int(server_now) - int((time.monotonic() - moment) * 1_000_000)
 
-    async def shared_evenly(self, nodes: Callable[[], int], timeout_s: float = 20.0) -> list[int]:
-        """Until every node has its share; answers how many lanes each has."""
+    async def shared_evenly(self, nodes: Callable[[], int], timeout_s: float = 60.0) -> list[int]:
+        """Wait until lanes are shared evenly; returns the number of lanes of each node."""
         shares: list[int] = []
 
         async def is_even() -> bool:

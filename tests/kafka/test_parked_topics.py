@@ -8,7 +8,7 @@ import pytest
 
 from tests.kafka.site import Site, headers_of, opened
 from tests.servers.kafka import Broker
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -51,8 +51,8 @@ async def test_a_too_large_record_is_rejected_and_its_topic_continues(site: Site
     records = await site.read(topic, 5)
     assert len(records) == 5
     (rejection,) = await site.read(f"tidings.rejections.{site.name}", 1)
-    told = dict(headers_of(rejection))
-    assert told["tidings-source-id"] == b"row-3"
+    headers = dict(headers_of(rejection))
+    assert headers["tidings-source-id"] == b"row-3"
     found = await site.engine.find(site.name, "row-3")
     assert found is not None
     assert (found.state, found.reason) == ("missed", "too_large")
@@ -92,9 +92,9 @@ async def test_parked_records_are_released_before_new_ones_of_their_topic(broker
 
 
 async def test_a_topic_on_a_broker_that_is_down_delays_others_only_once(tmp_path: Path) -> None:
-    """The rest of the cluster goes on; what waits for the one that is away follows in order when it is back.
+    """The rest of the cluster continues; records for the broker that is down follow in order when it is back.
 
-    If it dies in the middle of a transaction, Kafka cannot end that before the broker is back, and nor can we.
+    If it is killed in the middle of a transaction, Kafka cannot end that before the broker is back, and nor can we.
     """
     with Broker.start() as broker:
         async with opened(broker, tmp_path) as site:

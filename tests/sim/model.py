@@ -63,11 +63,11 @@ class Promise:
         return last_index_at_or_before(self.add.when, now - self.add.jitter_us)
 
     def open_numbers(self, until: int) -> list[int]:
-        """The occurrences up to a number of which nothing has become yet."""
+        """The occurrences up to a number that are neither released nor missed."""
         return [number for number in range(1, until + 1) if number not in self.left | self.missed]
 
     def next_due(self) -> int | None:
-        """When something of it must leave, or be missed; None if nothing will."""
+        """When its next occurrence must be released or missed; None if there is none."""
         following = max(self.left | self.missed, default=0) + 1
         pending = self.due_of(following) if self.state == "pending" else None
         return min((due for due in (pending, *self.extras.values()) if due is not None), default=None)
@@ -97,19 +97,19 @@ class Ledger:
         return other
 
     def forget(self, key: Key) -> None:
-        """An id is free again: its occurrences begin anew."""
+        """An id is free again: its occurrences restart."""
         del self.current[key]
         self._seen = {seen for seen in self._seen if seen[:2] != key}
 
     # Changes
 
-    def tell(self, commands: Sequence[Command], ids: Sequence[str], now: int) -> list[OutcomeWord]:
-        """Carry out commands; the words that must be answered. `ids` names what the store makes a name for."""
+    def apply(self, commands: Sequence[Command], ids: Sequence[str], now: int) -> list[OutcomeWord]:
+        """Apply commands; returns the expected outcomes. `ids` has the ids that the store generated."""
         return [
-            self._tell(command, (address(command)[0], name), now) for command, name in zip(commands, ids, strict=True)
+            self._apply(command, (address(command)[0], name), now) for command, name in zip(commands, ids, strict=True)
         ]
 
-    def _tell(self, command: Command, key: Key, now: int) -> OutcomeWord:
+    def _apply(self, command: Command, key: Key, now: int) -> OutcomeWord:
         promise = self.current.get(key)
         if isinstance(command, Add):
             return self._add(command, key, promise)
@@ -167,10 +167,10 @@ class Ledger:
         else:
             promise.state, promise.due, promise.was_fired = "pending", now, True
 
-    # What left
+    # Released
 
     def saw(self, tenant: str, record: Record) -> None:
-        """A record on the log: it was promised, it is not early, it is not there twice, it is what was sent."""
+        """Check a record on the log: it was promised, not early, not duplicate, and has the value that was sent."""
         promise = self.current.get((tenant, record.id))
         assert promise is not None, f"{record} was never acknowledged"
         assert record.generation == promise.generation, f"{record} was replaced: {promise}"
@@ -199,21 +199,21 @@ class Ledger:
             self._miss(promise, record.number, record.released)
             promise.finish("ended" if promise.is_recurring else "released", record.released)
 
-    # What was missed
+    # Missed
 
     def next_due(self) -> int | None:
-        """When the next thing must leave, or be missed."""
+        """When the next occurrence must be released or missed."""
         dues = [due for promise in self.current.values() if (due := promise.next_due()) is not None]
         return min(dues, default=None)
 
     def overdue(self, now: int) -> Iterator[tuple[Key, Promise]]:
-        """Promises that are due, though nothing left: they were missed, or they are lost."""
+        """Promises that are due and not released: they were missed, or they are lost."""
         for key, promise in self.current.items():
             if promise.state == "pending" and promise.open_numbers(promise.last_due(now)):
                 yield key, promise
 
     def settle(self, promise: Promise, found: Schedule | None, now: int) -> None:
-        """What the store says of an overdue promise must be that it was missed, and with good reason."""
+        """The store must count an overdue promise as missed, for a valid reason."""
         assert found is not None, f"lost: {promise}"
         assert found.generation == promise.generation
         if found.state == "pending":
@@ -230,7 +230,7 @@ class Ledger:
         promise.finish(found.state, now)
 
     def catch_up(self, promise: Promise, found: Schedule | None, now: int) -> None:
-        """What a release that nobody was told of has counted as missed."""
+        """Count what an unacknowledged release has missed."""
         if found is None or found.generation != promise.generation:
             return
         if found.state in {"missed", "ended"}:
@@ -239,7 +239,7 @@ class Ledger:
             self._miss(promise, found.occurrence - 1, now)
 
     def settle_extras(self, now: int) -> None:
-        """What was fired has left, if it was not too late for that."""
+        """Fired records are released, unless it was too late."""
         extras = [(promise, *extra) for promise in self.current.values() for extra in promise.extras.items()]
         for promise, number, due in extras:
             bound = deadline(due, promise.add.lateness)
@@ -250,7 +250,7 @@ class Ledger:
                 self.missed += 1
 
     def _miss(self, promise: Promise, until: int, now: int) -> None:
-        """Every occurrence up to a number that did not leave is missed; its lateness policy must allow that."""
+        """Every unreleased occurrence up to a number is missed; its lateness policy must allow that."""
         for number in promise.open_numbers(until):
             due, following = promise.due_of(number), promise.due_of(number + 1)
             assert due is not None
@@ -273,7 +273,7 @@ class Ledger:
         return self._fired[key, at]
 
     def differs(self, key: Key, found: Schedule | None) -> str | None:
-        """What a store shows of an id that is not as promised."""
+        """Differences between what a store shows of an id and the promise."""
         promise = self.current.get(key)
         if promise is None or found is None:
             return None if promise is None and found is None else f"{key}: promised {promise}, found {found}"

@@ -203,9 +203,9 @@ def test_invalid_cursors_are_refused(served: Served, tenant: str) -> None:
 
 def test_too_many_readers_are_refused(served: Served, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_reader, "READERS_MAX", 0)
-    told = problem(served, f"/v1/topics/{tenant}/records?bus=kafka")
-    assert told["status"] == 503
-    assert "try again" in told["detail"]
+    refusal = problem(served, f"/v1/topics/{tenant}/records?bus=kafka")
+    assert refusal["status"] == 503
+    assert "try again" in refusal["detail"]
 
 
 def test_consumer_groups_are_only_for_the_log(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,9 +286,9 @@ def test_with_keys_a_tenant_reads_only_its_own_topics(
     for topic in (f"rejections.{tenant}", f"tidings.rejections.{tenant}", f"{tenant}-schedule-rejections"):
         assert served.get(f"/v1/topics/{topic}/records?bus=kafka", key)["records"] == []
     for topic in ("executions.other", f"assignments.{tenant}", "tidings.progress", "tidings.facts", tenant):
-        told = problem(served, f"/v1/topics/{topic}/records", key)
-        assert told["status"] == 403
-        assert topic in told["detail"]
+        refusal = problem(served, f"/v1/topics/{topic}/records", key)
+        assert refusal["status"] == 403
+        assert topic in refusal["detail"]
         assert problem(served, f"/v1/topics/{topic}/stream", key)["status"] == 403
         assert served.get(f"/v1/topics/{topic}/records?bus=kafka", admin)["bus"] == "kafka"
     assert served.get(f"/v1/topics/{tenant}/records?bus=log", key)["records"] == []

@@ -13,9 +13,8 @@ from tests.kafka.site import READ_S_MAX, Header, Site, expect_progress, headers_
 from tests.servers.kafka import Broker
 from tidings.bus.kafka.follow_up import BATCH_ROWS_MAX, FollowUp
 from tidings.bus.kafka.forwarder import Forwarder
-from tidings.bus.kafka.producers import ProducerFailed
-from tidings.bus.kafka.progress_marker import MARKER_PARTITIONS, PROGRESS, Marker, encode, partition_of
-from tidings.domain.schedules.request import Request
+from tidings.bus.kafka.producers import MARKER_PARTITIONS, PROGRESS, Marker, ProducerFailed, encode, partition_of
+from tidings.domain.schedules.schedule import Request
 from tidings.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -247,7 +246,7 @@ async def test_a_record_that_is_too_large_for_the_history_topic_costs_no_other_c
 
 
 async def _not_now(_: Forwarder) -> None:
-    """As if the node always died before the outbox is cleaned up."""
+    """As if the node always crashed before the outbox is cleaned up."""
 
 
 async def test_copies_and_tombstones_are_written_once(

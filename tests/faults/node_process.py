@@ -8,12 +8,14 @@ import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.faults.thresholds import LEASE_US, quickened
 
-START_S = 20.0
+START_S = 60.0  # the first start imports everything, on a machine that may be busy
+TAIL_LINES = 40
 ROOT = Path(__file__).resolve().parent.parent.parent
 LISTENING = re.compile(r'"url":"(http://[^"]+)"')
 
@@ -35,7 +37,7 @@ class Pace:
         return quickened(wall_us(), self.base_us, self.speed)
 
 
-class Node:
+class NodeProcess:
     """One process of a node."""
 
     def __init__(self, pid: int) -> None:
@@ -44,8 +46,8 @@ class Node:
         self.status: int | None = None
         self._news = asyncio.Condition()
 
-    async def hear(self, line: str) -> None:
-        """Take a line of its log."""
+    async def add_line(self, line: str) -> None:
+        """Add a line of its log."""
         async with self._news:
             self.lines.append(line)
             self._news.notify_all()
@@ -55,8 +57,8 @@ class Node:
             self.status = -1 if status is None else status
             self._news.notify_all()
 
-    async def said(self, pattern: str | re.Pattern[str], timeout_s: float = START_S) -> re.Match[str]:
-        """The first match in its log, as soon as it is there; fails if it ends before."""
+    async def logged(self, pattern: str | re.Pattern[str], timeout_s: float = START_S) -> re.Match[str]:
+        """Wait for the first match in its log; fails if the process ends before."""
         found: re.Match[str] | None = None
 
         def is_there() -> bool:
@@ -66,12 +68,12 @@ class Node:
 
         async with self._news, asyncio.timeout(timeout_s):
             await self._news.wait_for(is_there)
-        assert found is not None, f"ended with {self.status}:\n{self.log}"
+        assert found is not None, f"ended with {self.status}:\n{self.tail}"
         return found
 
     async def url(self) -> str:
         """Where it listens."""
-        return (await self.said(LISTENING))[1]
+        return (await self.logged(LISTENING))[1]
 
     async def ended(self, timeout_s: float) -> bool:
         """Whether it ends in time."""
@@ -81,7 +83,7 @@ class Node:
         return self.status is not None
 
     def send(self, number: signal.Signals) -> None:
-        """A signal, if it still lives."""
+        """Send a signal, if it still runs."""
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -90,15 +92,49 @@ class Node:
     def log(self) -> str:
         return "".join(self.lines)
 
+    @property
+    def tail(self) -> str:
+        """The end of its log, from the first traceback on if there is one."""
+        first = next((k for k, line in enumerate(self.lines) if "Traceback" in line), len(self.lines) - TAIL_LINES)
+        return "".join(self.lines[max(0, first) :][:TAIL_LINES])
+
+
+def check_log(node: NodeProcess) -> None:
+    """A node logs no traceback."""
+    assert "Traceback" not in node.log, f"a node logged a traceback:\n{node.tail}"
+
+
+@contextlib.contextmanager
+def reason_first_and_last(logs: Callable[[], str]) -> Iterator[None]:
+    """Let a failure state its reason before and after the logs: the output of a run may be cut at either end."""
+    try:
+        yield
+    except Exception as error:
+        reason = "; ".join(_reasons(error))
+        raise AssertionError(f"{reason}\n{logs()}\n{reason}") from error
+
+
+def _reasons(error: BaseException) -> list[str]:
+    """What went wrong, of a group each by itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return [reason for each in error.exceptions for reason in _reasons(each)]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = next((f"{Path(each.filename).name}:{each.lineno}" for each in reversed(frames) if _is_ours(each)), "")
+    return [f"{type(error).__name__} at {where}: {error}"]
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).is_relative_to(ROOT / "tests")
+
 
 def clean_environment(**more: str) -> dict[str, str]:
     """The environment without settings of Tidings, and with what is given."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDINGS_")}
-    return {**kept, "OPENBLAS_NUM_THREADS": "1", **more}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDINGS_")}
+    return {**inherited, "OPENBLAS_NUM_THREADS": "1", **more}
 
 
-async def start_plain(folder: Path, *argv: str, **environment: str) -> Node:
-    """`python -m tidings serve`, just as a person starts it."""
+async def start_plain(folder: Path, *argv: str, **environment: str) -> NodeProcess:
+    """`python -m tidings serve`, as a user starts it."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tidings", "serve", "--port", "0", *argv),
         cwd=folder,
@@ -107,15 +143,15 @@ async def start_plain(folder: Path, *argv: str, **environment: str) -> Node:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    node = Node(process.pid)
+    node = NodeProcess(process.pid)
     _keep(asyncio.create_task(_watch(process, node)))
     return node
 
 
-async def _watch(process: asyncio.subprocess.Process, node: Node) -> None:
+async def _watch(process: asyncio.subprocess.Process, node: NodeProcess) -> None:
     assert process.stderr is not None
     async for line in process.stderr:
-        await node.hear(line.decode())
+        await node.add_line(line.decode())
     await node.end(await process.wait())
 
 
@@ -127,20 +163,22 @@ def _keep(task: asyncio.Task[None]) -> None:
     task.add_done_callback(_tasks.discard)
 
 
-class Nursery:
-    """A client of the fork server (nursery.py); one node at a time."""
+class NodeFactory:
+    """A client of a fork server; one node at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, pace: Pace, lease_us: int) -> None:
         self._process = process
         self._pace = pace
         self._lease_us = lease_us
-        self._node: Node | None = None
-        self._born = asyncio.Event()
+        self._node: NodeProcess | None = None
+        self._started = asyncio.Event()
         self._answers: asyncio.Queue[dict[str, int]] = asyncio.Queue()
         _keep(asyncio.create_task(self._read_log()))
         _keep(asyncio.create_task(self._read_answers()))
 
-    async def start(self, *argv: str, crash: str | None = None, environment: Mapping[str, str] | None = None) -> Node:
+    async def start(
+        self, *argv: str, crash: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> NodeProcess:
         """A new node; the one before it must have ended."""
         assert self._node is None or self._node.status is not None
         order = {
@@ -152,19 +190,19 @@ class Nursery:
             "speed": self._pace.speed,
         }
         assert self._process.stdin is not None
-        self._born.clear()
+        self._started.clear()
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         answer = await asyncio.wait_for(self._answers.get(), START_S)
-        self._node = Node(answer["pid"])
-        self._born.set()
+        self._node = NodeProcess(answer["pid"])
+        self._started.set()
         return self._node
 
     async def _read_log(self) -> None:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
-            await self._born.wait()
+            await self._started.wait()
             assert self._node is not None
-            await self._node.hear(line.decode())
+            await self._node.add_line(line.decode())
 
     async def _read_answers(self) -> None:
         assert self._process.stdout is not None
@@ -177,9 +215,9 @@ class Nursery:
 
 
 @contextlib.asynccontextmanager
-async def nursery(
+async def node_factory(
     folder: Path, pace: Pace, lease_us: int = LEASE_US, module: str = "tests.faults.fork_server", **variables: str
-) -> AsyncIterator[Nursery]:
+) -> AsyncIterator[NodeFactory]:
     """A fork server whose nodes run in a folder; `module` is the server's module."""
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
     process = await asyncio.create_subprocess_exec(
@@ -190,7 +228,7 @@ async def nursery(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    made = Nursery(process, pace, lease_us)
+    made = NodeFactory(process, pace, lease_us)
     try:
         yield made
     finally:

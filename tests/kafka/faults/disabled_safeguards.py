@@ -30,6 +30,6 @@ def _without_marker() -> None:
 
 def _without_watch() -> None:
     """Lost connections are not detected."""
-    client: Any = importlib.import_module("tidings.bus.kafka.client")
+    client: Any = importlib.import_module("tidings.bus.kafka.topics")
     client.Watch.emit = lambda *_: None
     client.Watch.error = lambda *_: None

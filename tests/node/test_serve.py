@@ -1,4 +1,4 @@
-"""Whole nodes as processes: start, refuse to start, be standby, and stop in time."""
+"""Nodes as processes: start, refuse to start, be standby, and stop in time."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ POLL_S = 0.02
 
 
 class NodeProcess:
-    """`python -m tidings serve` with its log read as it comes."""
+    """`python -m tidings serve` with its log read continuously."""
 
     def __init__(self, folder: Path, *argv: str, **environment: str) -> None:
         command = [sys.executable, "-m", "tidings", "serve", "--port", "0", *argv]
@@ -57,7 +57,7 @@ class NodeProcess:
     def log(self) -> str:
         return "".join(self.lines)
 
-    def said(self, pattern: str) -> re.Match[str]:
+    def logged(self, pattern: str) -> re.Match[str]:
         """The first match in the log, once there is one."""
         with self._news:
             assert self._news.wait_for(lambda: re.search(pattern, self.log), START_S), self.log
@@ -66,7 +66,7 @@ class NodeProcess:
         return found
 
     def client(self, key: str | None = None) -> Client:
-        return Client(self.said(r'"url":"(http://[^"]+)"')[1], key)
+        return Client(self.logged(r'"url":"(http://[^"]+)"')[1], key)
 
     def ready(self, key: str | None = None) -> Client:
         """A client of the node, once it accepts changes."""
@@ -174,7 +174,7 @@ def test_a_second_signal_stops_at_once(start: Start) -> None:
         connection.putheader("Transfer-Encoding", "chunked")
         connection.endheaders(b"1\r\n{\r\n")  # a body without an end, which the first signal waits for
         node.process.send_signal(signal.SIGTERM)
-        node.said("stopping")
+        node.logged("stopping")
         assert seconds_to_end(node, signal.SIGTERM) < 1.0
     assert node.end()[0] == 128 + signal.SIGTERM
 
@@ -193,9 +193,9 @@ def test_addresses_other_than_localhost_need_keys(start: Start, tmp_path: Path, 
     client = open_to_all.ready(made.stdout.strip())
     assert f"listening on {url_of(host, 0)[:-1]}" in open_to_all.log
     assert client.call("GET", "/v1/topics") == {"topics": [], "bus": "log"}
-    stranger = Client(client.url)
+    other_client = Client(client.url)
     with pytest.raises(Failure, match="API key") as turned_away:
-        stranger.call("GET", "/v1/topics")
+        other_client.call("GET", "/v1/topics")
     assert turned_away.value.code == 1
 
 
@@ -227,14 +227,14 @@ def test_a_second_node_on_a_file_is_standby_and_takes_over(start: Start) -> None
     client = first.ready()
     second = start()
     standby = second.client()
-    second.said("standing by: another process owns this store")
+    second.logged("standing by: another process owns this store")
     with pytest.raises(Failure, match="another process owns") as away:
         standby.call("GET", "/readyz")
     assert away.value.document["status"] == 503
     client.call("POST", "/v1/schedules", body={"topic": "x", "id": "a", "value": "v", "at": "1h"})
     first.process.kill()
     assert eventually(lambda: is_ready(standby), 5.0), second.log
-    second.said("owns the timeline")
+    second.logged("owns the timeline")
     assert standby.call("POST", "/v1/schedules/a/fire")["outcome"] == "fired"
 
 
@@ -335,7 +335,7 @@ def test_logs_as_text_and_as_json(start: Start) -> None:
     line: dict[str, Any] = json.loads(machine.lines[0])
     assert line["level"] == "info"
     human = start("--log-format", "human", "--store", ":memory:")
-    human.said(r"\d\d:\d\d:\d\d\.\d{3} +listening on http://127\.0\.0\.1:\d+")
+    human.logged(r"\d\d:\d\d:\d\d\.\d{3} +listening on http://127\.0\.0\.1:\d+")
 
 
 def test_a_terminal_shows_the_greeting(tmp_path: Path) -> None:

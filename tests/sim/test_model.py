@@ -12,7 +12,7 @@ import pytest
 from tests.contract.factories import ACME, FIRE_ALL, NOW, SECOND, add, every
 from tests.faults.disks import inserted
 from tests.sim.machine import Machine
-from tests.sim.promises import Ledger
+from tests.sim.model import Ledger
 from tidings.clock import STEP_HOLD_US, SystemClock
 from tidings.domain.schedules.command import Add, Cancel, Pause, Replace
 from tidings.domain.schedules.lateness import Lateness
@@ -29,7 +29,7 @@ def left(command: Add, number: int = 1, changes: dict[str, object] | None = None
 
 def ledger(*commands: Add) -> Ledger:
     promised = Ledger()
-    promised.tell(list(commands), [command.id or "" for command in commands], NOW)
+    promised.apply(list(commands), [command.id or "" for command in commands], NOW)
     return promised
 
 
@@ -72,14 +72,14 @@ def test_a_duplicate_release_is_detected() -> None:
 @pytest.mark.parametrize("change", [Cancel, Pause])
 def test_a_release_of_a_paused_or_cancelled_schedule_is_detected(change: Callable[[str, str], Cancel | Pause]) -> None:
     promised = ledger(ONE)
-    promised.tell([change(ACME, "one")], ["one"], NOW)
+    promised.apply([change(ACME, "one")], ["one"], NOW)
     with pytest.raises(AssertionError, match="though it was answered"):
         promised.saw(ACME, left(ONE))
 
 
 def test_a_release_of_a_replaced_schedule_is_detected() -> None:
     promised = ledger(ONE)
-    assert promised.tell([Replace(add("one", NOW + 5))], ["one"], NOW) == ["replaced"]
+    assert promised.apply([Replace(add("one", NOW + 5))], ["one"], NOW) == ["replaced"]
     with pytest.raises(AssertionError, match="was replaced"):
         promised.saw(ACME, left(ONE))
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.bus.simulation import TENANT, TOPIC, FakeLog, simulated
-from tidings.bus.log_reader import LogReader, fair_shares
+from tidings.bus.log_reader import LogReader, partition_shares
 
 
 @given(
@@ -13,7 +13,7 @@ from tidings.bus.log_reader import LogReader, fair_shares
     some.integers(0, 1_000),
 )
 def test_shares_are_even_and_use_the_whole_limit(waiting: dict[int, int], limit: int, turn: int) -> None:
-    shares = fair_shares(waiting, limit, turn)
+    shares = partition_shares(waiting, limit, turn)
     assert sum(shares.values()) == min(limit, sum(waiting.values()))
     for partition, share in shares.items():
         assert 0 < share <= waiting[partition]

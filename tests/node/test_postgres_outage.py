@@ -6,9 +6,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.node.conftest import Start
+from tests.node.test_serve import START_S, eventually, is_ready
 from tests.servers.fixtures import started_postgres
 from tests.servers.postgres import Postgres
-from tests.test_node import START_S, eventually, is_ready
 from tidings.clock import SystemClock
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.exit_codes import Failure
@@ -56,8 +56,8 @@ def test_postgres_is_unavailable_and_returns(start: Start, own_postgres: Postgre
     assert [record["id"] for record in page["records"]] == ["before"]
     assert client.call("POST", "/v1/schedules", body=body | {"id": "after"})["outcome"] == "scheduled"
     assert "Traceback" not in node.log
-    node.said('"level":"warning",[^\n]*"takes no changes: [^\n]*PostgreSQL')
-    node.said("the store answers again: owns lanes 0-15")
+    node.logged('"level":"warning",[^\n]*"takes no changes: [^\n]*PostgreSQL')
+    node.logged("the store answers again: owns lanes 0-15")
     assert node.log.count("takes no changes") == 1, node.log
 
 
@@ -74,13 +74,13 @@ def test_followers_are_asked_to_reconnect(start: Start, own_postgres: Postgres) 
     assert "Traceback" not in node.log, node.log
 
 
-def test_a_server_that_stops_responding(start: Start, own_postgres: Postgres) -> None:
+def test_a_server_that_stops_responding_is_reported(start: Start, own_postgres: Postgres) -> None:
     node = start("--store", own_postgres.dsn)
     client = node.ready()
     clock = SystemClock()
     own_postgres.pause()
     try:
-        node.said("takes no changes: ")
+        node.logged("takes no changes: ")
         assert not is_ready(client)
         started = clock.elapsed()
         assert "tidings_up 0" in client.call("GET", "/metrics")
@@ -89,5 +89,5 @@ def test_a_server_that_stops_responding(start: Start, own_postgres: Postgres) ->
     finally:
         own_postgres.resume()
     assert eventually(lambda: is_ready(client)), node.log
-    node.said("the store answers again")
+    node.logged("the store answers again")
     assert "Traceback" not in node.log, node.log

@@ -7,7 +7,7 @@ from itertools import count
 from urllib.parse import quote
 
 from tests.faults.accounts import FOREVER, Account, Document, Recurring
-from tests.faults.lives import Pace
+from tests.faults.node_process import Pace
 from tests.faults.requests import Answer, Requests
 from tidings.domain.schedules.iso8601 import format_instant, parse_instant
 
@@ -16,7 +16,7 @@ SECOND_US = 1_000_000
 SHORT_S = 2.0
 
 
-class Scenes:
+class Scenarios:
     """Scenarios that run concurrently."""
 
     def __init__(self, requests: Requests, pace: Pace, seed: int) -> None:
@@ -41,23 +41,23 @@ class Scenes:
             (self._reused, 1),
         ]
 
-    async def tell(self) -> None:
+    async def run_scenarios(self) -> None:
         """Run scenario after scenario."""
         stories, weights = zip(*self._stories, strict=True)
         while not self._stopping:
-            story = self._random.choices(stories, weights)[0]
-            await self._one(story)
+            scenario = self._random.choices(stories, weights)[0]
+            await self._one(scenario)
 
-    async def tell_lines(self) -> None:
+    async def run_batches(self) -> None:
         """Batch after batch."""
         while not self._stopping:
             await self._lines(self._random.choice(("ids", "ids", "key", "neither")))
             await asyncio.sleep(self._some(0.3))
 
-    async def _one(self, story: Callable[[Account], Awaitable[None]]) -> None:
-        account = Account(story.__name__.strip("_"))
+    async def _one(self, scenario: Callable[[Account], Awaitable[None]]) -> None:
+        account = Account(scenario.__name__.strip("_"))
         self.accounts.append(account)
-        await story(account)
+        await scenario(account)
         account.is_done = True
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ class Scenes:
         return answer
 
     async def _add(self, account: Account, seconds: float, **more: object) -> str:
-        """A one-shot with an id of ours, asked for until it is answered; its token."""
+        """A one-shot with a given id, repeated until it is answered; returns its token."""
         account.id = account.id or f"{account.kind}/{next(self._numbers)}"
         token = self._token()
         answer = await self._ask("POST", "/v1/schedules", self._document(account, token, seconds, **more))
@@ -110,7 +110,7 @@ class Scenes:
         await self._add(account, self._some())
 
     async def _made(self, account: Account) -> None:
-        """An id of the node's making; an idempotency key makes it safe to ask again."""
+        """A generated id; an idempotency key makes it safe to repeat the request."""
         token = self._token()
         document = self._document(account, token, self._some())
         answer = await self._ask("POST", "/v1/schedules", document, key=f"key-{token}")
@@ -119,7 +119,7 @@ class Scenes:
         account.expect(token, 1, 1)
 
     async def _careless(self, account: Account) -> None:
-        """Unanswered, it may be there or not; answered, it is there."""
+        """Without an answer it may be stored or not; with one it is stored."""
         token = self._token()
         document = self._document(account, token, self._some(1.0))
         answer = await self._requests.ask("POST", "/v1/schedules", document, patient=False)
@@ -138,7 +138,7 @@ class Scenes:
             account.expect(token, 1, 1)
 
     async def _expiring(self, account: Account) -> None:
-        """Released or missed, and the store knows which."""
+        """A schedule that is released or missed, as the store shows."""
         token = await self._add(account, self._some(1.0), expires_after=self._in(0.1))
         account.expect(token, 0, 1)
         account.states = frozenset({"released", "missed"})
@@ -158,7 +158,7 @@ class Scenes:
             assert answer.word == "already_released", answer
 
     async def _replaced(self, account: Account) -> None:
-        """The old one or the new one leaves, as it was answered."""
+        """The old or the new schedule is released, according to the answer."""
         tokens = [await self._add(account, 0.1 + self._some())]
         account.total = (1, 1)
         for _ in range(self._random.choice((1, 1, 2, 4))):
@@ -177,7 +177,7 @@ class Scenes:
             account.due[tokens[-1]] = parse_instant(answer.document["due_at"])
 
     async def _paused(self, account: Account) -> None:
-        """Nothing leaves while it is paused."""
+        """Nothing is released while it is paused."""
         await self._add(account, 0.1 + self._some(1.0))
         await asyncio.sleep(self._some(0.5))
         await self._hold(account)
@@ -263,7 +263,7 @@ class Scenes:
             await self._end(account, recurring, fires)
 
     async def _end(self, account: Account, recurring: Recurring, fires: int) -> None:
-        """After `cancelled` nothing leaves, not even what was fired."""
+        """After `cancelled` nothing is released, not even fired records."""
         answer = await self._ask("DELETE", self._path(account))
         if answer.word == "cancelled":
             recurring.is_cancelled = True

@@ -176,6 +176,7 @@ async def test_an_error_of_the_program_takes_precedence(monkeypatch: pytest.Monk
     await opened.__aexit__(ValueError, mine, None)
 
 
+@pytest.mark.slow
 async def test_a_file_in_use_is_refused_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidings.library.embedded.OWNERSHIP_TIMEOUT_S", 0.3)
     path = str(tmp_path / "tidings.db")

@@ -9,7 +9,7 @@ from tidings.config import Config, ConfigError, load, render
 from tidings.config.options import OPTIONS
 from tidings.config.settings import Node
 from tidings.domain.notifications.rate_limit import Rate
-from tidings.domain.schedules.request import Limits
+from tidings.domain.schedules.schedule import Limits
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_printed_settings_can_be_loaded_again() -> None:
         ('[logs]\nformat = "xml"', ["[logs] format", "'xml'", "auto, human, json"]),
         (
             '[kafka]\nwires = ["intervals", "mqtt"]',
-            ["[kafka] wires: 'mqtt' is not one", "intervals, kaspr, etf1, native"],
+            ["[kafka] wires: 'mqtt' is not known", "intervals, kaspr, etf1, native"],
         ),
         ("[kafka]\nwires = 1", ["[kafka] wires: 1 is not understood", '["a", "b"]']),
         ("[kafka]\ntenants = [1]", ["[kafka] tenants: [1] is not understood"]),
@@ -220,8 +220,8 @@ def test_choices_ignore_case_and_accept_yes_and_no() -> None:
     assert (kafka.security, kafka.sasl_mechanism) == ("sasl_ssl", "SCRAM-SHA-512")
     assert (kafka.facts, kafka.stats) == ("on", "off")
     assert load(None, {"TIDINGS_KAFKA_FACTS": "no", "TIDINGS_KAFKA_STATS": "TRUE"}, {}).config.kafka.stats == "on"
-    assert "'maybe' is not one of them: write one of off, on" in problems(TIDINGS_KAFKA_FACTS="maybe")
-    assert "'yes' is not one of them" in problems(TIDINGS_KAFKA_TOPICS="yes")
+    assert "'maybe' is not known: use off, on" in problems(TIDINGS_KAFKA_FACTS="maybe")
+    assert "'yes' is not known" in problems(TIDINGS_KAFKA_TOPICS="yes")
 
 
 def test_variables_and_flags_are_named_too() -> None:
@@ -260,7 +260,7 @@ def test_lanes(lanes: str) -> None:
         ("TIDINGS_STORE_SCHEMA", "My Schema", "'My Schema' is not a valid name of a schema: use 1 to 63 lower-case"),
         ("TIDINGS_STORE_SCHEMA", "pg_own", "not beginning with a digit or with pg_"),
         ("TIDINGS_NODE_NAME", "a b", "'a b' is not a valid name of a node: use 1 to 100 letters"),
-        ("TIDINGS_NODE_ROLES", "api,cook", "'cook' is not one of them: write a list such as"),
+        ("TIDINGS_NODE_ROLES", "api,cook", "'cook' is not known: use api"),
         ("TIDINGS_NODE_ROLES", "none", "TIDINGS_NODE_ROLES: is empty: write a list such as"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_secret_variable_is_ignored_only_if_the_file_names_it() -> None:
     [
         ("[channels]\nsmtp = 1", "[channels] smtp must be a table: write [channels.smtp]"),
         ("channels = 1", "channels must be a section"),
-        ('[channels."a b"]', "[channels.a b] is not a valid name of a channel: use 1 to 50 letters"),
+        ('[channels."a b"]', "[channels.a b] is not a valid name of a provider: use 1 to 50 letters"),
         ("[channels.smtp]\nprovider = 1", "[channels.smtp] provider must be the name of a provider"),
         ('[channels.smtp]\nrate = "fast"', "[channels.smtp] rate: 'fast' is not a rate: write how many in which time"),
         ("[channels.smtp]\nrate = 5", "rate: 5 is not a rate"),
@@ -360,5 +360,5 @@ def test_invalid_tables_of_channels_are_refused(text: str, said: str) -> None:
 
 
 def test_channels_can_be_set_only_in_the_file() -> None:
-    with pytest.raises(ConfigError, match="channels are set in the file"):
+    with pytest.raises(ConfigError, match="providers are set in the file"):
         load(None, {}, {"channels.smtp.host": ("--set channels.smtp.host", "x")})

@@ -15,7 +15,8 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev run kafka postgres check test test-long bench-check lint fmt docs bench lock clean
+.PHONY: help setup setup-dev run kafka postgres check quick test test-long bench-check lint style types fmt docs bench \
+	lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,8 +34,12 @@ kafka: setup  ## start a real Kafka on localhost:9092 (needs Java 17 and Maven);
 postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed); flags in ARGS="--port 5433"
 	@$(BIN)/python -m tests.servers postgres $(ARGS)
 
+# Types are checked beside the tests. Errors are printed again at the end, where they are seen.
+check: style  ## style, types, layers and the quick tests: about two minutes
+	@$(MAKE) --no-print-directory -j 2 types quick || { $(MAKE) --no-print-directory types; exit 1; }
+
 # Quick tests wait more than they work: four processes keep two cores busy.
-check: lint  ## style, types, layers and the quick tests: about two minutes
+quick: setup-dev
 	$(BIN)/pytest -m "not slow and not kill and not bench" -n 4 --dist loadfile $(ARGS)
 
 # Two processes share the slow tests, in their order: files of few tests are the long ones. What takes the time between
@@ -51,11 +56,15 @@ test-long: lint  ## what takes too long for every run: more lives, more cuts
 bench-check: lint  ## see that the benchmarks of servers run, on tiny sizes
 	$(BIN)/pytest -m bench $(ARGS)
 
-lint: setup-dev
+lint: style types
+
+style: setup-dev
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports --no-logo
+
+types: setup-dev
+	$(BIN)/mypy $(CODE)
 
 fmt: setup-dev  ## format the code and apply the safe fixes
 	$(BIN)/ruff check --fix-only $(CODE)

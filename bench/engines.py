@@ -17,8 +17,8 @@ import uvloop
 import tidings
 from bench.limits import Took
 from bench.requests import TENANT
-from tidings.domain.schedules.command import Add, Outcome
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.command import Command, CommandBatch, Outcome
+from tidings.domain.schedules.schedule import Request
 from tidings.engine import Engine
 from tidings.node import SWITCH_INTERVAL_S
 
@@ -62,13 +62,14 @@ def remove(path: Path) -> None:
         file.unlink()
 
 
-async def admit(engine: Engine, tenant: str, requests: Sequence[Request]) -> list[Add]:
-    """The commands of a batch, admitted in turns with other work on the loop."""
-    commands: list[Add] = []
+async def admit(engine: Engine, tenant: str, requests: Sequence[Request]) -> Sequence[Command]:
+    """The commands of a batch, admitted as the library does, in turns with other work on the loop."""
+    batch = CommandBatch()
     for start in range(0, len(requests), TURN_REQUESTS):
-        commands += [engine.admit(tenant, request) for request in requests[start : start + TURN_REQUESTS]]
+        for request in requests[start : start + TURN_REQUESTS]:
+            engine.admit_into(batch, tenant, request)
         await asyncio.sleep(0)
-    return commands
+    return batch
 
 
 async def send(
@@ -106,7 +107,7 @@ class _Sending:
         while len(self._waiting) >= self._in_flight:
             self._check(await self._waiting.popleft())
 
-    def put(self, commands: Sequence[Add]) -> None:
+    def put(self, commands: Sequence[Command]) -> None:
         self._waiting.append(asyncio.create_task(self._submit(commands)))
 
     async def finish(self) -> None:
@@ -114,7 +115,7 @@ class _Sending:
         while self._waiting:
             self._check(await self._waiting.popleft())
 
-    async def _submit(self, commands: Sequence[Add]) -> list[Outcome]:
+    async def _submit(self, commands: Sequence[Command]) -> list[Outcome]:
         """A batch's own time begins when it is handed over, but not before the one ahead of it is done."""
         started = time.perf_counter()
         outcomes = await self._engine.submit(commands)

@@ -1,4 +1,8 @@
-"""Single POSTs over many connections, one in flight on each: `python -m bench.http_client PORT CONNECTIONS SECONDS`."""
+"""Single POSTs over many connections, one in flight on each.
+
+`python -m bench.http_client PORT CONNECTIONS SECONDS [schedule|notification]`; notifications are for the users and the
+template of the delivery benchmarks.
+"""
 
 import asyncio
 import random
@@ -6,8 +10,11 @@ import sys
 import time
 from typing import cast
 
+import msgspec
 import uvloop
 
+from bench.delivery.content import user_id
+from bench.delivery.site import HOUR_US, ask_for
 from bench.processes import HOST, say
 from bench.requests import document, far_moment
 from bench.wire import post
@@ -22,9 +29,14 @@ _CREATED = b"HTTP/1.1 201"
 class Load:
     """What all connections share: the requests, and how long the answers took."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         now = SystemClock().now()
-        self.requests = [post(document(far_moment(now)).rstrip(b"\n")) for _ in range(REQUESTS)]
+        if kind == "notification":
+            asked = ask_for("webhook", now + HOUR_US, "normal")
+            bodies = [msgspec.json.encode(asked | {"user": user_id(number)}) for number in range(REQUESTS)]
+            self.requests = [post(body, path="/v1/notifications") for body in bodies]
+        else:
+            self.requests = [post(document(far_moment(now)).rstrip(b"\n")) for _ in range(REQUESTS)]
         self.took_s: list[float] = []
         self.measuring = False
         self.over = False
@@ -67,9 +79,9 @@ class Poster(asyncio.Protocol):
         self._transport.write(self._load.requests[self._next])
 
 
-async def main(port: int, connections: int, seconds: float) -> None:
+async def main(port: int, connections: int, seconds: float, kind: str = "schedule") -> None:
     """Load the server and say what was measured."""
-    load = Load()
+    load = Load(kind)
     loop = asyncio.get_running_loop()
     opened = [await loop.create_connection(lambda: Poster(load), HOST, port) for _ in range(connections)]
     await asyncio.sleep(min(WARM_UP_S, seconds))
@@ -89,4 +101,4 @@ async def main(port: int, connections: int, seconds: float) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+        runner.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:]))

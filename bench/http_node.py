@@ -8,8 +8,7 @@ from bench.processes import HOST
 from tidings import __version__
 from tidings.clock import SystemClock
 from tidings.domain.schedules.command import Add, Command, Outcome
-from tidings.domain.schedules.request import Request
-from tidings.domain.schedules.schedule import make_id
+from tidings.domain.schedules.schedule import Request, make_id
 from tidings.domain.schedules.when import Once
 from tidings.edges.http.app import create_app
 from tidings.edges.http.auth import KeyRing
@@ -31,7 +30,7 @@ class NoEngine(Engine):
     def admit(self, tenant: str, request: Request, *, new: bool = True, now: int | None = None) -> Add:  # noqa: ARG002
         return self._add
 
-    async def submit(self, commands: Sequence[Command], receipt: IdempotencyKey | None = None) -> list[Outcome]:  # noqa: ARG002
+    async def submit(self, commands: Sequence[Command], idempotency: IdempotencyKey | None = None) -> list[Outcome]:  # noqa: ARG002
         return self._outcomes * len(commands)
 
 

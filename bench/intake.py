@@ -13,7 +13,7 @@ from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.clock import SystemClock
 from tidings.domain.facts import Changed, Fact
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 TITLE = "batches of 1,000, due at random over 30 days, rows/s"
 ROWS = 100_000

@@ -9,7 +9,7 @@ from bench.engines import engine_on, remove, settle, workspace
 from bench.engines import run as run_loop
 from bench.flows import PATIENCE_S, Flow, Lateness, lateness, run_flow
 from bench.options import Options
-from bench.processes import Server, answer_of, child, node
+from bench.processes import answer_of, child, node
 from bench.report import Bar, Report
 from bench.requests import lines
 from bench.rounds import Rounds
@@ -78,18 +78,23 @@ async def in_process(path: Path, rate: int, seconds: float, topic: str = TOPIC) 
 def _over_sse(path: Path, rate: int, seconds: float) -> tuple[Lateness, Lateness]:
     """The same with a node, its reader, the timer loop and the producer in a process each."""
     with node(path) as server:
-        count = Flow(rate, 0, seconds, TOPIC).count
-        with child("-m", "bench.sse_reader", str(server.port), TOPIC, str(count), str(PATIENCE_S)) as reader:
-            answer_of(reader)
-            flow = Flow(rate, _now() + BEGIN_US, seconds, TOPIC)
-            with child("-m", "bench.timer", str(rate), str(flow.start), str(seconds)) as timer:
-                _produce(server, flow)
-                return msgspec.convert(answer_of(reader), Lateness), msgspec.convert(answer_of(timer), Lateness)
+        return over_sse(server.port, rate, seconds, TOPIC)
 
 
-def _produce(server: Server, flow: Flow) -> None:
+def over_sse(port: int, rate: int, seconds: float, topic: str, begin_us: int = BEGIN_US) -> tuple[Lateness, Lateness]:
+    """The same on a node that runs; the topic is a new one."""
+    count = Flow(rate, 0, seconds, topic).count
+    with child("-m", "bench.sse_reader", str(port), topic, str(count), str(PATIENCE_S)) as reader:
+        answer_of(reader)
+        flow = Flow(rate, _now() + begin_us, seconds, topic)
+        with child("-m", "bench.timer", str(rate), str(flow.start), str(seconds)) as timer:
+            _produce(port, flow)
+            return msgspec.convert(answer_of(reader), Lateness), msgspec.convert(answer_of(timer), Lateness)
+
+
+def _produce(port: int, flow: Flow) -> None:
     """Send a flow ahead of its time in small batches of lines."""
-    wire = Wire(server.port)
+    wire = Wire(port)
     try:
         for at, moments in flow.steps():
             time.sleep(max(0, at - _now()) / 1_000_000)

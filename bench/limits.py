@@ -11,10 +11,9 @@ import msgspec
 from bench.requests import TENANT
 from tidings.clock import SystemClock
 from tidings.domain.schedules.command import Add
-from tidings.domain.schedules.request import Limits, Request
-from tidings.domain.schedules.schedule import make_id
+from tidings.domain.schedules.schedule import Limits, Request, make_id
 from tidings.intake.admission import Admission
-from tidings.timeline.sqlite.database import Checkpointer, connect
+from tidings.timeline.sqlite.database import WAL_PAGES_MAX, Checkpointer, connect
 from tidings.timeline.sqlite.pending.packed_rows import NO_DEADLINE
 
 Row = tuple[int, int, int, int, int, int, int, int, bytes, str, None, bytes]
@@ -153,7 +152,8 @@ class _Bare:
                 self.connection.wal_checkpoint()
 
     def _committed(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._checkpointer.committed(pages)
+        if pages >= WAL_PAGES_MAX:
+            self._checkpointer.wake()
         return int(apsw.SQLITE_OK)
 
     def _finish(self) -> None:

@@ -11,7 +11,7 @@ from bench.requests import BATCH_ROWS, far_batches
 from bench.rounds import Rounds, divided
 from bench.screen import note
 from tidings.clock import SystemClock
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 TITLE = "batches of 1,000, caller's ids, due at random over 30 days, rows/s; the limit is a COPY of the same rows"
 ROWS = 100_000

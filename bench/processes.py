@@ -29,11 +29,11 @@ class Server(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def node(store: Path, *flags: str) -> Iterator[Server]:
-    """`tidings serve` on a store."""
+def node(store: Path | str, *flags: str) -> Iterator[Server]:
+    """`tidings serve` on a file, or on the URL of a PostgreSQL."""
     port = free_port()
     command = ["-m", "tidings", "serve", "--port", str(port), "--store", str(store), "--log-level", "warning", *flags]
-    with _serving(command, port, store.parent) as server:
+    with _serving(command, port, store.parent if isinstance(store, Path) else ROOT) as server:
         yield server
 
 
@@ -124,6 +124,20 @@ def cpu_s(process: int) -> float:
         return float("nan")
     fields = status.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_by_thread_s(process: int) -> dict[str, float]:
+    """The CPU time of each thread of a process so far, by its name; known on Linux only.
+
+    The main thread is that of the event loop. Threads with one name are added up: a pool counts as one.
+    """
+    found: dict[str, float] = {}
+    for thread in Path(f"/proc/{process}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name = "loop" if thread.name == str(process) else (thread / "comm").read_text().strip()
+            spent_ns = int((thread / "schedstat").read_text().split()[0])
+            found[name] = found.get(name, 0.0) + spent_ns / 1_000_000_000
+    return found
 
 
 def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int) -> None:

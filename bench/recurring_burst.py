@@ -17,7 +17,7 @@ from bench.screen import note
 from tests.domain.recurrence.random_rules import ZONES
 from tidings.domain.recurrence.preview import local_text
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.domain.schedules.request import Request, Timing
+from tidings.domain.schedules.schedule import Request, Timing
 from tidings.engine import Engine
 
 TITLE = "50,000 recurring schedules due at one instant, rows/s until the last is read; the limit is as many one-shots"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tidings.domain.schedules.command import Priority
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 TENANT = "default"
 TOPIC = "bench"

@@ -14,15 +14,16 @@ import aiosmtplib
 from bench.delivery.content import SENDER, TEMPLATE, Took, person, variables
 from bench.engines import run, settle
 from bench.processes import HOST, say
-from tidings.channels import smtp, webhook
-from tidings.channels.http import AGENT
-from tidings.channels.mime import Sender, compose
 from tidings.clock import SystemClock
 from tidings.config.settings import Delivery
-from tidings.delivery.envelope import put
 from tidings.delivery.templates import compile_template
+from tidings.delivery.templates.renderer import build_message
 from tidings.domain.notifications.message import ChannelName, Email, Rendered, Webhook
 from tidings.domain.secret import Secret, sign
+from tidings.providers import webhook
+from tidings.providers.email import smtp
+from tidings.providers.email.mime import Sender, compose
+from tidings.providers.http.client import AGENT
 
 KEYS = (b"k" * 32,)
 _DELIVERY = Delivery()
@@ -38,7 +39,7 @@ def messages(channel: ChannelName, count: int, port: int) -> Iterator[Rendered]:
         content = compiled.render(channel, user.known(variables(now, "normal")), user.locale)
         [address] = user.addresses(channel)
         name = f"n_{now:016d}_{number:012x}:{user.id}/1"
-        yield put(content, channel, address, name, tenant="default", to_name=user.name)
+        yield build_message(content, channel, address, name, tenant="default", to_name=user.name)
 
 
 async def call_hooks(port: int, count: int) -> Took:

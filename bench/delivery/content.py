@@ -6,7 +6,7 @@ import msgspec
 
 from bench import render
 from tidings.clock import Clock
-from tidings.delivery.templates import EmailPart, Parts, Template, WebhookPart
+from tidings.delivery.templates import EmailPart, InAppPart, Parts, Template, WebhookPart
 from tidings.domain.notifications.user import Quiet, User
 
 NAME = "order"
@@ -27,6 +27,7 @@ _BODY = {
 PARTS = Parts(
     email={"en": EmailPart(render.SUBJECT, render.PAGE.replace("{filler}", ""), f"{render.WORDS}\n{_MARK}\n")},
     webhook={"en": WebhookPart(_BODY)},
+    in_app={"en": InAppPart(render.SUBJECT, f"{render.WORDS}\n{_MARK}\n")},
 )
 TEMPLATE = Template(NAME, PARTS)
 
@@ -41,10 +42,14 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Took(msgspec.Struct, frozen=True, array_like=True):
-    """Messages a second, and the CPU time of the sending process for each, which varies less with other load."""
+    """Messages a second, and the CPU time of the sending process for each, which varies less with other load.
+
+    `by_thread_us` is that CPU time by the threads of a node.
+    """
 
     per_s: float
     cpu_us: float
+    by_thread_us: dict[str, float] = {}
 
 
 def variables(due: int, urgency: str) -> dict[str, object]:

@@ -1,9 +1,11 @@
-"""A minimal receiver of messages: `python -m bench.delivery.receiver HTTP_PORT SMTP_PORT`.
+"""A minimal receiver of messages: `python -m bench.delivery.receiver HTTP_PORT SMTP_PORT [CERTIFICATE]`.
 
 A POST is a webhook, taken with 200. `GET /count` says how many have arrived, `GET /arrivals` which, and forgets them.
+With a certificate, webhooks are received over TLS.
 """
 
 import asyncio
+import ssl
 import sys
 import time
 from typing import cast
@@ -18,7 +20,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n
 _HEAD_END, _LENGTH = b"\r\n\r\n", b"content-length:"
 _MAIL_END = b"\r\n.\r\n"
 _GREETING = b"220 bench ESMTP\r\n"
-_ABILITIES = b"250-bench\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n"
+_ABILITIES = b"250-bench\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n"
 _READY, _GO_ON, _BYE = b"250 2.0.0 OK\r\n", b"354 go on\r\n", b"221 2.0.0 bye\r\n"
 
 Arrivals = list[tuple[int, bytes]]
@@ -118,15 +120,19 @@ def _mark(at: int, whole: bytes) -> tuple[int, int, str, int]:
     return int(found[1]), int(found[2]), found[3].decode(), at
 
 
-async def main(http_port: int, smtp_port: int) -> None:
+async def main(http_port: int, smtp_port: int, certificate: str | None = None) -> None:
     """Listen until ended."""
     loop = asyncio.get_running_loop()
     arrivals: Arrivals = []
-    await loop.create_server(lambda: Hooks(arrivals), HOST, http_port)
+    tls = None
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+    await loop.create_server(lambda: Hooks(arrivals), HOST, http_port, ssl=tls)
     await loop.create_server(lambda: Mails(arrivals), HOST, smtp_port)
     say("listening")
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    run(main(int(sys.argv[1]), int(sys.argv[2])))
+    run(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

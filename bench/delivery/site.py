@@ -15,20 +15,23 @@ import msgspec
 from bench.delivery.content import CATEGORY, NAME, PARTS, SENDER, Mark, Took, person, user_id, variables
 from bench.engines import run as run_loop
 from bench.engines import settle, workspace
-from bench.processes import HOST, answer_of, child, cpu_s, free_port, node
+from bench.processes import HOST, answer_of, child, cpu_by_thread_s, cpu_s, free_port, node
 from bench.requests import TENANT
 from bench.screen import note
 from tidings.clock import SystemClock
-from tidings.delivery.filing import user_put
+from tidings.config import Config
+from tidings.config.settings import Store
+from tidings.delivery.rows import change, user_put
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import Priority
 from tidings.domain.schedules.iso8601 import format_instant
-from tidings.timeline.sqlite.store import SqliteStore
+from tidings.node import open_store
 
 BATCH = 1_000
 SHOWN = 100_000
 LEASE_US = 3_600_000_000
 SECOND_US = 1_000_000
+HOUR_US = 3_600 * SECOND_US
 POLL_S = 0.01
 KEPT_S = 2.0
 STILL_S = 60.0  # without a single arrival in this time, something is wrong
@@ -48,9 +51,13 @@ class Wire:
     def ask(self, method: str, path: str, document: object = None) -> bytes:
         """The body of a successful answer."""
         body = None if document is None else msgspec.json.encode(document)
+        return self.send(method, path, body, "application/json")
+
+    def send(self, method: str, path: str, body: bytes | None, kind: str) -> bytes:
+        """The body of the answer to a body of this kind."""
         if time.monotonic() - self._used_at > KEPT_S:
             self._connection.close()  # the request opens it anew
-        self._connection.request(method, path, body, {"Content-Type": "application/json"})
+        self._connection.request(method, path, body, {"Content-Type": kind})
         answer = self._connection.getresponse()
         body_read = answer.read()
         self._used_at = time.monotonic()
@@ -110,7 +117,7 @@ class Teller:
         """Request notifications for these users at a moment, a batch a request."""
         for start in range(0, len(people), BATCH):
             some = [user_id(number) for number in people[start : start + BATCH]]
-            ask = _ask(channel, due, urgency)
+            ask = ask_for(channel, due, urgency)
             answer = self._wire.ask("POST", "/v1/notifications", ask | {"users": some})
             count = answer.count(b'"outcome":"scheduled"')
             if count != len(some):
@@ -118,7 +125,11 @@ class Teller:
 
     def tell_one(self, channel: ChannelName, number: int, due: int, urgency: Priority = "normal") -> None:
         """Request a notification for one user."""
-        self._wire.ask("POST", "/v1/notifications", _ask(channel, due, urgency) | {"user": user_id(number)})
+        self._wire.ask("POST", "/v1/notifications", ask_for(channel, due, urgency) | {"user": user_id(number)})
+
+    def post_lines(self, path: str, body: bytes) -> bytes:
+        """The answer to a request as NDJSON."""
+        return self._wire.send("POST", path, body, "application/x-ndjson")
 
     def settled(self) -> int:
         """The number of deliveries in the state `sent`."""
@@ -169,7 +180,7 @@ class Site:
     @contextlib.contextmanager
     def node(self, store: Path) -> Iterator[Teller]:
         """`tidings serve` on a store, with the template in it."""
-        with node(store, "--config", str(self._settings())) as server:
+        with node(store, "--config", str(self.settings())) as server:
             teller = Teller(server.port, server.process)
             try:
                 teller.put_template()
@@ -177,7 +188,7 @@ class Site:
             finally:
                 teller.close()
 
-    def _settings(self) -> Path:
+    def settings(self) -> Path:
         """The settings of a node: only the receiver may be called; everything else has its default."""
         (self.folder / "secret").write_text(SECRET)
         path = self.folder / "tidings.toml"
@@ -185,6 +196,7 @@ class Site:
             f"""
 [channels.webhook]
 secret = {{file = "{self.folder / "secret"}"}}
+receipts = {{secret = {{file = "{self.folder / "secret"}"}}}}
 ports = [{self.receiver.http_port}]
 plain_http = true
 allowed_networks = ["{HOST}/32"]
@@ -203,14 +215,20 @@ sender = "{SENDER}"
         for _ in range(ATTEMPTS):
             before = teller.settled()
             due = self.queue(teller, channel, people, "normal")
-            cpu_before = cpu_s(teller.process)
+            cpu_before, threads_before = cpu_s(teller.process), cpu_by_thread_s(teller.process)
             self.receiver.wait(len(people))
             while teller.settled() - before < len(people):
                 time.sleep(POLL_S / 2)
             settled, spent_s = now_us(), cpu_s(teller.process) - cpu_before
+            threads = cpu_by_thread_s(teller.process)
             check(self.receiver.arrivals(), people)
             if due is not None:
-                return Took(len(people) / ((settled - due) / SECOND_US), spent_s / len(people) * SECOND_US)
+                per_message = SECOND_US / len(people)
+                return Took(
+                    len(people) / ((settled - due) / SECOND_US),
+                    spent_s * per_message,
+                    {name: (each - threads_before.get(name, 0.0)) * per_message for name, each in threads.items()},
+                )
             note("deliver: the machine was too slow to schedule all in time, once more")
         raise RuntimeError(f"{len(people):,} could not be scheduled before they were due, {ATTEMPTS} times")
 
@@ -234,7 +252,7 @@ sender = "{SENDER}"
 
     def fill(self, store: Path, count: int) -> None:
         """Create a store with so many users."""
-        run_loop(_fill(store, count, self.receiver.http_port))
+        run_loop(fill(str(store), count, self.receiver.http_port))
 
 
 @contextlib.contextmanager
@@ -261,7 +279,7 @@ def now_us() -> int:
     return time.time_ns() // 1_000
 
 
-def _ask(channel: ChannelName, due: int, urgency: Priority) -> dict[str, Any]:
+def ask_for(channel: ChannelName, due: int, urgency: Priority) -> dict[str, Any]:
     return {
         "channel": channel,
         "template": NAME,
@@ -272,13 +290,15 @@ def _ask(channel: ChannelName, due: int, urgency: Priority) -> dict[str, Any]:
     }
 
 
-async def _fill(path: Path, count: int, port: int) -> None:
-    store, clock = await SqliteStore.open(path), SystemClock()
+async def fill(path: str, count: int, port: int) -> None:
+    """Create a store with so many users."""
+    clock = SystemClock()
+    store = await open_store(path, Config(store=Store(path=path)), clock)
     try:
-        assert await store.acquire(clock.elapsed(), LEASE_US)
+        await store.acquire(clock.elapsed(), LEASE_US)
         for start in range(0, count, BATCH):
             people = [person(number, port, clock) for number in range(start, min(start + BATCH, count))]
-            await store.documents.change([[user_put(TENANT, each, 0)] for each in people], clock.now())
+            await change(store.tables, [[user_put(TENANT, each, 0)] for each in people], clock.now())
             if start and start % SHOWN == 0:
                 note(f"  {start:,} people")
     finally:

@@ -8,8 +8,7 @@ from bench.fleet.site import Database
 from bench.limits import Took
 from bench.requests import TENANT
 from tidings.clock import SystemClock
-from tidings.domain.schedules.request import Limits, Request
-from tidings.domain.schedules.schedule import make_id
+from tidings.domain.schedules.schedule import Limits, Request, make_id
 from tidings.intake.admission import Admission
 
 _PLAIN = """

@@ -20,7 +20,7 @@ from bench.processes import answer_of, child
 from bench.requests import instant_batches
 from bench.screen import note
 from tidings.clock import SystemClock
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 MODULES = {"pgqueuer": "pgqueuer_postgres", "procrastinate": "procrastinate_postgres"}
 NEEDS = {"pgqueuer": ("pgqueuer", "asyncpg"), "procrastinate": ("procrastinate",)}

@@ -16,7 +16,7 @@ from pgqueuer.adapters.persistence.queries import Queries
 from pgqueuer.core.qm import QueueManager
 
 from bench.requests import HEADERS
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 ENTRYPOINT = "bench"
 BATCH_SIZE = 100

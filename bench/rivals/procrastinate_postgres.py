@@ -15,7 +15,7 @@ import procrastinate
 from procrastinate.jobs import Job
 
 from bench.requests import HEADERS
-from tidings.domain.schedules.request import Request
+from tidings.domain.schedules.schedule import Request
 
 QUEUE = "bench"
 CONCURRENCY = 20

@@ -50,10 +50,10 @@ class SystemClock:
     """The clock of this machine."""
 
     def __init__(self) -> None:
-        self._agreed = Agreed(_wall() - self.elapsed())
+        self._agreed = Agreed(_wall() - _boot_time())
 
     def now(self) -> int:
-        elapsed = self.elapsed()
+        elapsed = _boot_time()
         self._agreed.observe(_wall() - elapsed, elapsed)
         return elapsed + self._agreed.offset
 

@@ -96,12 +96,13 @@ class Called(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A delivery has ended: a worker has nothing left to do for it."""
+    """Deliveries have ended in the same way: a worker has nothing left to do for them."""
 
     at: int
     channel: ChannelName
     state: State
     reason: str
+    count: int = 1
 
 
 class Deferred(msgspec.Struct, frozen=True, gc=False):

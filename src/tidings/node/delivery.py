@@ -234,8 +234,10 @@ class NotificationRuntime:
 
     def on_fact(self, fact: DeliveryFact) -> None:
         """Pass a fact to metrics, log and inbox readers. Calls, of which there are most, are only counted."""
-        self.metrics(fact)
-        if not isinstance(fact, Called):
+        if type(fact) is Called:
+            self.metrics.called(fact)
+        else:
+            self.metrics(fact)
             self._log(fact)
             self.services.inbox(fact)
 

@@ -66,17 +66,26 @@ class DeliveryMetrics:
         """How many released notifications this process has still to deliver."""
         return sum(each.waiting + each.in_progress for each, _ in self._backlog())
 
+    def called(self, fact: Called) -> None:
+        """Count a call. There are more of these than of all other facts."""
+        channel, provider = fact.channel, fact.provider
+        _add(self._calls, (channel, provider, fact.outcome))
+        if fact.is_retry:
+            _add(self._retries, (channel, provider))
+        if fact.took_us is not None:
+            took = self._took.get((channel, provider))
+            if took is None:
+                took = self._took.setdefault(_bounded(self._took, (channel, provider)), Histogram())
+            took.add_one(fact.took_us)
+        self._lateness.add_one(fact.late_us)
+
     def __call__(self, fact: DeliveryFact) -> None:
         match fact:
             case Called():
-                _add(self._calls, (fact.channel, fact.provider, fact.outcome))
-                if fact.is_retry:
-                    _add(self._retries, (fact.channel, fact.provider))
-                self._add_duration(fact)
-                self._lateness.add_one(fact.late_us)
+                self.called(fact)
             case Ended():
                 reason = fact.reason.partition(":")[0]
-                _add(self._ended, (fact.channel, fact.state, reason))
+                _add(self._ended, (fact.channel, fact.state, reason), fact.count)
             case Deferred():
                 _add(self._deferred, (fact.channel, fact.reason))
                 labels = (fact.channel, fact.priority, fact.reason)
@@ -94,14 +103,6 @@ class DeliveryMetrics:
                 self._poisoned += 1
             case Failing() | Recovered():
                 pass  # the calls are counted by their outcome
-
-    def _add_duration(self, call: Called) -> None:
-        if call.took_us is not None:
-            key = _bounded(self._took, (call.channel, call.provider))
-            took = self._took.get(key)
-            if took is None:
-                took = self._took[key] = Histogram()
-            took.add_one(call.took_us)
 
     def lines(self, _: Count | None) -> Iterator[str]:
         """The delivery metrics in the text format of Prometheus."""
@@ -237,8 +238,11 @@ def _bounded(known: Mapping[Labels, object], labels: Labels) -> Labels:
     return labels
 
 
-def _add(counter: Counter[Labels], labels: Labels) -> None:
-    counter[_bounded(counter, labels)] += 1
+def _add(counter: Counter[Labels], labels: Labels, count: int = 1) -> None:
+    if labels in counter:
+        counter[labels] += count
+    else:
+        counter[_bounded(counter, labels)] += count
 
 
 def _written(names: Labels, labels: Labels) -> str:

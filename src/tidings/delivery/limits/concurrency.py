@@ -251,9 +251,9 @@ class SlotLine(Generic[Item]):
         self.free()
         return None
 
-    def free(self) -> None:
-        """A message does not need its slots any more."""
-        self._freed += 1
+    def free(self, count: int = 1) -> None:
+        """So many messages do not need their slots any more."""
+        self._freed += count
         is_bunch = self._freed >= self._bunch or self._freed == self._in_use or not self._queue
         if is_bunch or self._is_wanted_elsewhere():
             self._pass_on()
@@ -265,7 +265,10 @@ class SlotLine(Generic[Item]):
 
     def _is_wanted_elsewhere(self) -> bool:
         """Whether others wait for slots of this line."""
-        return any([slots.waiting > (slots is self._waits_at) for slots, _ in self._wanted])  # noqa: C419 - it is faster
+        for slots, _ in self._wanted:  # noqa: SIM110 - a generator takes twice as long
+            if slots.waiting and slots.waiting > (slots is self._waits_at):
+                return True
+        return False
 
     def _pass_on(self) -> None:
         """Give freed slots to the next in the line, or back if others wait for them."""

@@ -126,7 +126,7 @@ def choose(options: Sequence[Option], attempts: Sequence[Attempt]) -> Option | i
 Pools = tuple[tuple[str, str], ...]  # the keys of connection pools: provider and name
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The providers that accept an address of a tenant, in the order of preference, as if all of them worked.
 
     Of each: its circuit breaker, the connection pools that a message uses, and its slots, for a message and for a call.
@@ -222,6 +222,10 @@ class ProviderRouter:
                     return (name, self._inboxes[name]) if name in self._inboxes else None
         return None
 
+    def is_plain(self, route: Route, attempts: Sequence[Attempt]) -> bool:
+        """Whether a message goes to the first provider of its route, as most do: it works, and nothing was tried."""
+        return not attempts and bool(route.breakers) and self.breakers.is_closed(route.breakers[0])
+
     def options(self, route: Route) -> Sequence[Option]:
         """The providers of a route, with the state of their breakers."""
         if all(map(self.breakers.is_closed, route.breakers)):
@@ -236,6 +240,8 @@ class ProviderRouter:
         needed: dict[tuple[str, str], int] = {}
         for address in addresses:
             route = self.route(to.tenant, to.channel, address)
+            if len(addresses) == 1 and self.is_plain(route, to.attempts):
+                return route.reservations[0]
             options = self.options(route)
             chosen = choose(options, to.attempts) if options else None
             if isinstance(chosen, Option):
@@ -254,11 +260,6 @@ class ProviderRouter:
         """What one call needs."""
         route = self.route(to.tenant, to.channel, address)
         return route.calls[route.index(provider)]
-
-    def is_stopped(self, to: Recipient, provider: str, address: Address) -> bool:
-        """Whether the circuit breaker of a provider is not closed for such a message."""
-        route = self.route(to.tenant, to.channel, address)
-        return not self.breakers.is_closed(route.breakers[route.index(provider)])
 
     def count_claims(self, to: Recipient, provider: str, address: Address, count: int) -> None:
         """Calls that need the same slots as this one were claimed."""

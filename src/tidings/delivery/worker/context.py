@@ -26,7 +26,7 @@ from tidings.ports import Address
 from tidings.ports.tables import Row, RowKey, Tables
 
 
-class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delivery and all that decides on it. `version` is that of its row; 0: it has none yet.
 
     `user` is None if the notification is for an address, or its user does not exist any more; `user_version` is that of
@@ -83,7 +83,7 @@ def is_over(delivery: Delivery, job: DeliveryJob) -> bool:
     return delivery.is_settled or delivery.turn > job.attempt
 
 
-class _Lookup(msgspec.Struct):
+class _Lookup(msgspec.Struct, gc=False):
     """A job on its way to its context: the rows that are known so far."""
 
     tenant: str

@@ -38,7 +38,7 @@ from tidings.delivery.worker.policy import (
     Send,
     decide,
 )
-from tidings.delivery.worker.reservation import PendingSend, Reservation
+from tidings.delivery.worker.reservation import PendingSend, Reservation, release
 from tidings.delivery.worker.sender import Sender
 from tidings.delivery.worker.settlement import (
     InboxDeliveries,
@@ -125,6 +125,7 @@ class Pipeline:
         self._errors, self._timers = Counter[tuple[str, str, int, int]](), set[asyncio.TimerHandle]()
         self._is_stopping = False
         self._loads = Stage("load", self._load, batch_max=BATCH_MAX, on_error=self._failed)
+        self._answers = Stage("answer", self._answered, batch_max=BATCH_MAX, on_error=self._fail_answered)
         self._fails = Stage("fail", self._fail, batch_max=BATCH_MAX, on_error=self._unsettleable)
         self._poisons = Stage("poison", self._poison, batch_max=BATCH_MAX, on_error=self._leave_unsettled)
         self._reservation = Reservation(
@@ -146,7 +147,7 @@ class Pipeline:
             router,
             policy.claim_us,
             listener=listener,
-            sent=self._sent,
+            sent=lambda send: self._answers.put((send,)),
             given_back=self._given_back,
             again=self._again,
             failed=self._failed,
@@ -181,6 +182,7 @@ class Pipeline:
             async with asyncio.timeout(within_s):
                 await self._sender.drain()
                 await self._sender.idle()
+                await self._answers.idle()
                 await self._settlements.idle()
         except TimeoutError:
             return
@@ -196,6 +198,7 @@ class Pipeline:
         await self._inbox_deliveries.stop()
         await self._reservation.stop()
         await self._sender.stop()
+        await self._answers.stop()
         await self._settlements.stop()
 
     # Load and decide
@@ -324,12 +327,25 @@ class Pipeline:
     def _abandon(self, send: PendingSend) -> None:
         self._sender.abandon(send)
 
-    def _sent(self, send: PendingSend) -> None:
-        """All calls of a delivery have ended."""
-        later = min(send.waits, key=lambda each: each.until, default=None)
-        share, now = random.random(), self._clock.now()
-        transition = after_answers(send.context, send.delivery, send.answers, later, self._policy.backoff, share, now)
-        self._settlements.put(Settlement(send.record, send.context, transition, send.version, send))
+    async def _answered(self, sends: list[PendingSend]) -> None:
+        """All calls of these deliveries have ended."""
+        now = self._clock.now()
+        settlements = [
+            Settlement(send.record, send.context, self._after_answers(send, now), send.version, send) for send in sends
+        ]
+        release(sends)
+        for send in sends:
+            send.calls = []  # each refers to its send: without them it is freed at once, not by the garbage collector
+        self._settlements.put_all(settlements)
+
+    def _after_answers(self, send: PendingSend, now: int) -> Transition:
+        later = min(send.waits, key=lambda each: each.until) if send.waits else None
+        share = random.random()
+        return after_answers(send.context, send.delivery, send.answers, later, self._policy.backoff, share, now)
+
+    def _fail_answered(self, send: PendingSend, error: Exception) -> None:
+        self._abandon(send)
+        self._failed(send.record, error)
 
     def _given_back(self, send: PendingSend) -> None:
         """A claim is undone: the delivery becomes what it was, and its record is loaded again."""

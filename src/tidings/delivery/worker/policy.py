@@ -73,7 +73,7 @@ def decide(context: DeliveryContext, backoff: Backoff, now: int) -> Decision:
         return Finish("failed", "unknown_user")
     if delivery.next_try is not None and now < delivery.next_try:
         return Defer(delivery.next_try, delivery.reason or "early")
-    if _kills_workers(context, backoff, now):
+    if delivery.attempts and _kills_workers(context, backoff, now):
         return fallback_or_finish(context, "failed", "cut_off")
     return _by_preferences(context, now)
 

@@ -3,14 +3,14 @@
 Nothing is claimed here, and no connection is held: a delivery that has to wait long goes back to the timeline.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.limits.circuit_breaker import breaker_key
 from tidings.delivery.limits.concurrency import SlotLine, SlotLines
-from tidings.delivery.limits.router import Option, ProviderRouter, Recipient, choose
+from tidings.delivery.limits.router import Option, ProviderRouter, Recipient, Route, choose
 from tidings.delivery.rows import message_id
 from tidings.delivery.templates.renderer import Renderer, Templates
 from tidings.delivery.worker.consumer import JobRecord
@@ -41,6 +41,7 @@ class Call(msgspec.Struct, eq=False):
     number: int
     address: Address
     message: Rendered
+    route: Route
     provider: str = ""
     trial: bool = False
     has_begun: bool = False
@@ -48,8 +49,7 @@ class Call(msgspec.Struct, eq=False):
     @property
     def breaker(self) -> RowKey:
         """The circuit breaker that its result counts for."""
-        to = self.send.to
-        return breaker_key(self.provider, to.tenant, to.channel, self.address)
+        return self.route.breakers[self.route.index(self.provider)]
 
 
 class PendingSend:
@@ -116,9 +116,16 @@ class PendingSend:
 
     def release(self) -> None:
         """Give back the reserved slots."""
-        line, self.line = self.line, None
-        if line is not None:
-            line.free()
+        release([self])
+
+
+def release(sends: Sequence[PendingSend]) -> None:
+    """Give back the reserved slots of these, those of each line together."""
+    counts = Counter(send.line for send in sends if send.line is not None)
+    for send in sends:
+        send.line = None
+    for line, count in counts.items():
+        line.free(count)
 
 
 class Reservation:
@@ -157,9 +164,9 @@ class Reservation:
 
     async def refresh(self, sends: Sequence[PendingSend]) -> None:
         """Read the circuit breakers that decide on these, as far as they are not known."""
-        router = self._router
-        routes = {(send.to.tenant, send.to.channel, each): None for send in sends for each in send.addresses}
-        await router.breakers.refresh(key for route in routes for key in router.route(*route).breakers)
+        route_of = self._router.route
+        routes = {route_of(send.to.tenant, send.to.channel, each): None for send in sends for each in send.addresses}
+        await self._router.breakers.refresh(key for route in routes for key in route.breakers)
 
     def enter(self, sends: Sequence[PendingSend]) -> None:
         """Wait for slots at the providers and in the channel, then for the rest."""
@@ -222,9 +229,9 @@ class Reservation:
             return fallback_or_finish(context, "failed", reason)
         if not calls:
             return fallback_or_finish(context, "failed", "no_address")
-        to = send.to
-        if not all(self._router.route(to.tenant, to.channel, call.address).options for call in calls):
-            return fallback_or_finish(context, "failed", "no_provider")
+        for call in calls:
+            if not call.route.options:
+                return fallback_or_finish(context, "failed", "no_provider")
         return calls
 
     def _render(self, send: PendingSend, templates: Templates) -> list[Call]:
@@ -234,21 +241,28 @@ class Reservation:
         if context.channel != "push":
             [address] = send.addresses
             name = message_id(context.tenant, context.delivery.name)
-            return [Call(send, 0, address, self._renderer.message(context, content, address, name))]
+            return [self._call(send, 0, address, self._renderer.message(context, content, address, name))]
         numbers = {part.digest: part.number for part in parts_of(context, send.addresses) if not part.outcome}
         calls = []
         for address in send.addresses:
             number = numbers.get(digest("push", address))
             if number is not None:
                 name = message_id(context.tenant, context.delivery.name, number)
-                calls.append(Call(send, number, address, self._renderer.message(context, content, address, name)))
+                calls.append(self._call(send, number, address, self._renderer.message(context, content, address, name)))
         return calls
+
+    def _call(self, send: PendingSend, number: int, address: Address, message: Rendered) -> Call:
+        return Call(send, number, address, message, self._router.route(send.to.tenant, send.to.channel, address))
 
     def _choose(self, call: Call, options: Sequence[Option] = ()) -> None:
         """Ask the rate limit before the trial call, so that a message that has to wait does not hold the trial."""
-        send = call.send
-        options = options or self._router.options(self._router.route(send.to.tenant, send.to.channel, call.address))
-        chosen = choose(options, send.to.attempts)
+        send, router, route = call.send, self._router, call.route
+        if not options and router.is_plain(route, send.to.attempts):
+            options = route.options
+            chosen: Option | int = options[0]
+        else:
+            options = options or router.options(route)
+            chosen = choose(options, send.to.attempts)
         if not isinstance(chosen, Option):
             moment = jittered(chosen, SPREAD_US, send.context.delivery.name.encode())
             self._wait(send, Defer(moment, "breaker_open", self._why(call, options)))
@@ -272,8 +286,8 @@ class Reservation:
 
     def _why(self, call: Call, options: Sequence[Option]) -> str:
         """Which providers do not work, why, and where to look."""
-        to = call.send.to
-        keys = [(each.provider, breaker_key(each.provider, to.tenant, to.channel, call.address)) for each in options]
+        names = [each.provider for each in options]
+        keys = [(name, call.route.breakers[call.route.index(name)]) for name in names]
         texts = (f"{name} {self._router.breakers.why(key)}".rstrip() for name, key in keys)
         return f"{', '.join(texts)}; see `tidings channels`"
 

@@ -33,7 +33,7 @@ CALL_SHARE_MIN = 4  # a call is begun only if at least this part of its time-out
 
 
 class Sender:
-    """Sends deliveries. Each ends in `sent` with its answers, in `given_back` without a call, or in `again`."""
+    """Sends deliveries. Each ends in `sent` with answers and slots, in `given_back` without a call, or in `again`."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Sender:
             return
         begun, send_s = self._clock.now(), self._router.send_s
         left_s = (send.claim.until - begun) / 1_000_000
-        is_stopped = not call.trial and self._router.is_stopped(send.to, call.provider, call.address)
+        is_stopped = not call.trial and not self._router.breakers.is_closed(call.breaker)
         if self._is_stopping or is_stopped or left_s < send_s / CALL_SHARE_MIN or is_expired(send.context, begun):
             if len(send.calls) == 1:
                 self._give_back(send)
@@ -247,7 +247,6 @@ class Sender:
         crash.point("deliver.sent")
         if send.answers:
             self._in_progress.discard(send)
-            send.release()
             self._sent(send)
         else:
             self._give_back(send)

@@ -5,6 +5,7 @@ A delivery to an inbox has no other step: its entry is written in the same trans
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -31,9 +32,9 @@ from tidings.delivery.worker.transition import (
 )
 from tidings.delivery.worker.writer import DeliveryWriter
 from tidings.domain.errors import Invalid, NotOwner, StoreError
-from tidings.domain.facts import Called, Deferred, DeliveryListener, Ended
-from tidings.domain.notifications.delivery import Delivery
-from tidings.domain.notifications.message import InApp
+from tidings.domain.facts import Called, Deferred, DeliveryFact, DeliveryListener, Ended
+from tidings.domain.notifications.delivery import Delivery, State
+from tidings.domain.notifications.message import ChannelName, InApp
 from tidings.domain.schedules.command import Add, Outcome
 from tidings.ports import InboxProvider
 from tidings.ports.tables import GroupResult, Row
@@ -47,7 +48,7 @@ _ON_TIMELINE = frozenset({None, "pending", "paused", "in_flight", "released"})
 logger = logging.getLogger("tidings.delivery")
 
 
-class InboxDelivery(msgspec.Struct, frozen=True, eq=False):
+class InboxDelivery(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A delivery that is to be written to an inbox, and the provider that says how."""
 
     record: JobRecord
@@ -56,7 +57,7 @@ class InboxDelivery(msgspec.Struct, frozen=True, eq=False):
     provider: InboxProvider
 
 
-class Settlement(msgspec.Struct, eq=False):
+class Settlement(msgspec.Struct, eq=False, gc=False):
     """A transition that is to be written over the row of this version.
 
     `send` is set if it was claimed. `again` loads the record once more afterwards, `numbers` counts turns whose ids
@@ -105,7 +106,12 @@ class Settlements:
 
     def put(self, settlement: Settlement) -> None:
         """Write a settlement; one with dead addresses after these are handled, without holding up the others."""
-        (self._dead_stage if settlement.transition.dead else self._settles).put([settlement])
+        self.put_all([settlement])
+
+    def put_all(self, settlements: Sequence[Settlement]) -> None:
+        """The same for several."""
+        self._dead_stage.put([each for each in settlements if each.transition.dead])
+        self._settles.put([each for each in settlements if not each.transition.dead])
 
     async def idle(self) -> None:
         """Return once everything is written."""
@@ -128,37 +134,43 @@ class Settlements:
         now = self._clock.now()
         results = await self._writer.settle([_writable(each) for each in settlements], now)
         crash.point("deliver.settled")
+        written = [each for each, result in zip(settlements, results, strict=True) if result.version]
+        self._report([each for each in written if not each.again], now)
+        for each in written:
+            (self._again if each.again else self._done)(each.record)
         for each, result in zip(settlements, results, strict=True):
+            if not result.version:
+                await self._follow_up(each, result)
+
+    async def _follow_up(self, settlement: Settlement, result: GroupResult) -> None:
+        """Go on with a settlement that was not written."""
+        try:
+            if result.outcome is not None:
+                self._command_refused(settlement, result)
+            else:
+                await self._changed_meanwhile(settlement)
+        except (StoreError, NotOwner):
+            self.put(settlement)
+        except Exception as error:  # of this one alone: the others are written, and must not be again
+            logger.exception("what follows the settlement of %s failed", settlement.transition.delivery.name)
+            self._fail(settlement, error)
+
+    def _report(self, settlements: Sequence[Settlement], now: int) -> None:
+        """Tell the listener what was written; whatever it does, the deliveries are settled."""
+        facts: list[DeliveryFact] = [each.called for each in settlements if each.called is not None]
+        ended: Counter[tuple[ChannelName, State, str]] = Counter()
+        for each in settlements:
+            channel, delivery, until = each.context.channel, each.transition.delivery, each.transition.until
+            if until is None:
+                ended[channel, delivery.state, delivery.reason] += 1
+            else:
+                facts.append(Deferred(now, channel, delivery.reason, until, each.context.notification.priority))
+        facts += [Ended(now, *key, count) for key, count in ended.items()]
+        for fact in facts:
             try:
-                await self._follow_up(each, result, now)
-            except (StoreError, NotOwner):
-                self.put(each)
-            except Exception as error:  # of this one alone: the others are written, and must not be again
-                logger.exception("what follows the settlement of %s failed", each.transition.delivery.name)
-                self._fail(each, error)
-
-    async def _follow_up(self, settlement: Settlement, result: GroupResult, now: int) -> None:
-        if result.version:
-            self._report(settlement, now)
-        elif result.outcome is not None:
-            self._command_refused(settlement, result)
-        else:
-            await self._changed_meanwhile(settlement)
-
-    def _report(self, settlement: Settlement, now: int) -> None:
-        if settlement.again:
-            self._again(settlement.record)
-            return
-        if settlement.called is not None:
-            self._listener(settlement.called)
-        transition, channel = settlement.transition, settlement.context.channel
-        delivery = transition.delivery
-        if transition.until is not None:
-            priority = settlement.context.notification.priority
-            self._listener(Deferred(now, channel, delivery.reason, transition.until, priority))
-        else:
-            self._listener(Ended(now, channel, delivery.state, delivery.reason))
-        self._done(settlement.record)
+                self._listener(fact)
+            except Exception:
+                logger.exception("the listener of a settled delivery failed")
 
     def _command_refused(self, settlement: Settlement, result: GroupResult) -> None:
         """The timeline did not accept the next turn, or the dead letter."""

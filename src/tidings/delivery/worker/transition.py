@@ -40,7 +40,7 @@ AGAIN_US = 200_000  # after an error in our settings, for another provider if th
 _DEAD = frozenset({"failed"})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """The verdict of a provider on one message; `number` is that of the device, 0 if there are not several.
 
     `trial` says that the call was the trial of a half-open circuit breaker. `message` is our own message id: a receipt
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True):
         return self.trial and isinstance(self.verdict, Broken)
 
 
-class ProviderId(msgspec.Struct, frozen=True):
+class ProviderId(msgspec.Struct, frozen=True, gc=False):
     """The id that a provider gave to a message; `row_version` is that of the receipts that came for it before."""
 
     provider: str
@@ -70,7 +70,7 @@ class ProviderId(msgspec.Struct, frozen=True):
     row_version: int = 0
 
 
-class Transition(msgspec.Struct, frozen=True):
+class Transition(msgspec.Struct, frozen=True, gc=False):
     """The next state of a delivery, and what is committed with it.
 
     `job` and `until` are its next turn, if it has one; `letter` is its dead letter. `accepted` are the ids that

@@ -118,7 +118,7 @@ STEPS_MAX = 50
 QUIET_HOURS = "quiet_hours"  # as the reason of a delivery
 
 
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One call of a provider. Without `ended` it is in progress, or was interrupted.
 
     `may_have_arrived` says that it failed and the provider may have accepted the message nevertheless.
@@ -135,7 +135,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     may_have_arrived: bool = False
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One of several devices that a push is sent to, identified by a digest. Its number stays when others are removed.
 
     `outcome` is empty until the device has been tried.
@@ -147,7 +147,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     provider_id: str | None = None
 
 
-class ProviderEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProviderEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A receipt as it is stored with the delivery; `event` identifies it, so that a repeated one is recognized."""
 
     at: int
@@ -156,7 +156,7 @@ class ProviderEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An event in the history of a delivery other than its attempts; `times` counts repetitions since `at`.
 
     `event` is `passed_over` (a channel was skipped, for a reason), `pending` (back on the timeline until `until`),
@@ -173,14 +173,14 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     times: int = 1
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """The exclusive right of a worker to send a delivery, until a deadline."""
 
     worker: str
     until: int
 
 
-class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
+class Delivery(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One occurrence of a notification for one user: its state, attempts and result. `due` is its due time.
 
     `turn` counts how often the delivery was put on the timeline. The schedule of a turn is committed together with the

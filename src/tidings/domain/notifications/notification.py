@@ -22,7 +22,7 @@ URGENCIES: tuple[Priority, ...] = ("high", "normal", "low")
 PRIORITIES: dict[Priority, Rank] = {"high": Rank.HIGH, "normal": Rank.NORMAL, "low": Rank.LOW}
 
 
-class InlineContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class InlineContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """Content instead of a template, sent as it is. An e-mail without a title has the first line as its subject."""
 
     text: Annotated[str, Meta(description="The text.", examples=["Tea is ready."])]
@@ -31,7 +31,7 @@ class InlineContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     data: Annotated[dict[str, Any], Meta(description="Values for apps and webhooks.")] = {}
 
 
-class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
+class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The recipient (a user, or an address with its channel), the content, and how to send it. Its schedule says when.
 
     `version` pins a version of the template; None uses the latest one at the time of sending. `expires_after_us` counts
@@ -66,7 +66,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 0
 
 
-class DeliveryJob(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeliveryJob(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The value of a record on `notify.<channel>`: a notification, by its id or inline, and how far it has come.
 
     `channel` is an index into the channels of the notification; `delivery` is the name of the delivery to continue, and

@@ -40,7 +40,7 @@ class Quiet(msgspec.Struct, frozen=True, gc=False):
     spares_high: bool = True
 
 
-class User(msgspec.Struct, frozen=True, omit_defaults=True):
+class User(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A person who can be notified.
 
     `preferences` opts in or out by channel (`sms`), by category (`news`), or by both (`sms/news`). The most specific
@@ -116,7 +116,7 @@ def check_preferences(preferences: Mapping[str, bool], field: str = "preferences
             raise Invalid(f"{field}.{key[:80]}", "users cannot opt out of transactional notifications: leave it out")
 
 
-class InboxEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class InboxEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One message in the inbox of a user: when it arrived, and when it was read."""
 
     id: str

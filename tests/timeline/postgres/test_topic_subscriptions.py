@@ -27,10 +27,14 @@ class Pair:
         self.owner = owner
         self.reader = reader
         self.clock = SystemClock()
+        self._unresolved = 0  # readers that do not know yet where the topic ends
 
     async def delays(self, count: int, topic: str = TOPIC) -> list[int]:
         """The delay between each release and its arrival at the reader."""
-        cursor, found = LATEST, list[int]()
+        self._unresolved += 1
+        _, cursor = await self.reader.read(ACME, topic, LATEST, 10, 0)
+        self._unresolved -= 1
+        found: list[int] = []
         while len(found) < count:
             records, cursor = await self.reader.read(ACME, topic, cursor, 10, 10 * SECOND)
             assert records, "nothing came at all"
@@ -51,11 +55,11 @@ class Pair:
             await eventually(functools.partial(released, before + number))
 
     async def at_rest(self) -> None:
-        """Wait until the first poll after the subscription is over."""
+        """Wait until all readers know the end of the topic, and the first poll after their subscription is over."""
         store = self.reader.store
         assert isinstance(store, PostgresStore)
         following = store._watch.subscriptions
-        await eventually(lambda: following._waits and not following._is_unsure())
+        await eventually(lambda: following._waits and not self._unresolved and not following._is_unsure())
 
 
 @pytest.fixture

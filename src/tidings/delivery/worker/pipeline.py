@@ -166,7 +166,7 @@ class Pipeline:
         self._inbox_deliveries = self._inboxes(renderer)
 
     def _inboxes(self, renderer: Renderer) -> InboxDeliveries:
-        settle = self._settlements.put
+        settle = self._settlements.put_all
         return InboxDeliveries(
             self._clock, self._router, renderer, settle=settle, decided=self._decided, failed=self._failed
         )

@@ -248,7 +248,7 @@ class InboxDeliveries:
         router: ProviderRouter,
         renderer: Renderer,
         *,
-        settle: Callable[[Settlement], None],
+        settle: Callable[[Sequence[Settlement]], None],
         decided: Callable[[JobRecord, DeliveryContext, NotSent], None],
         failed: Callable[[JobRecord, Exception], None],
     ) -> None:
@@ -271,11 +271,15 @@ class InboxDeliveries:
         now = self._clock.now()
         templates = await self._renderer.templates(each.context for each in deliveries)
         built = [(each, self._build(each, templates, now)) for each in deliveries]
+        ready: list[Settlement] = []
         for each, found in built:
-            if isinstance(found, Transition):
-                self._limit(each, found, now)
-            else:
+            if not isinstance(found, Transition):
                 self._decided(each.record, each.context, found)
+            elif self._router.limiter.is_unlimited:
+                ready.append(_settlement(each, found, now))
+            else:
+                self._limit(each, found, now)
+        self._settle(ready)
         await asyncio.sleep(0)  # rendering many has taken a while
 
     def _build(self, delivery: InboxDelivery, templates: Templates, now: int) -> Transition | NotSent:
@@ -296,19 +300,25 @@ class InboxDeliveries:
     def _limit(self, delivery: InboxDelivery, transition: Transition, now: int) -> None:
         """Settle it as soon as its rate limits allow."""
         record, context, name = delivery.record, delivery.context, delivery.provider_name
-        before = context.delivery
 
         def answered(until: int | None) -> None:
             if until is not None:
                 self._decided(record, context, Defer(until, "rate_limited"))
-                return
-            late_us = max(0, now - before.was_due)
-            called = Called(now, context.channel, name, "accepted", None, late_us, bool(before.attempts))
-            self._settle(Settlement(record, context, transition, context.version, called=called))
+            else:
+                self._settle([_settlement(delivery, transition, now)])
 
+        is_returning = context.delivery.reason == "rate_limited"
         self._router.limiter.enter(
-            name, context.tenant, answered, high=record.priority == "high", returning=before.reason == "rate_limited"
+            name, context.tenant, answered, high=record.priority == "high", returning=is_returning
         )
+
+
+def _settlement(delivery: InboxDelivery, transition: Transition, now: int) -> Settlement:
+    """The settlement of an inbox delivery, which is its call too."""
+    context, before = delivery.context, delivery.context.delivery
+    late_us = max(0, now - before.was_due)
+    called = Called(now, context.channel, delivery.provider_name, "accepted", None, late_us, bool(before.attempts))
+    return Settlement(delivery.record, context, transition, context.version, called=called)
 
 
 def _with_receipts(

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bus.simulation import elapse, simulated
-from tidings.delivery.limits.concurrency import FairSemaphore, SlotLine
+from tidings.delivery.limits.concurrency import BUNCH_S, FairSemaphore, SlotLine
 from tidings.delivery.worker import stage as stage_module
 from tidings.delivery.worker.stage import Stage
 from tidings.domain.errors import StoreError
 from tidings.testing import eventually
+
+A_MOMENT_US = int(2 * BUNCH_S * 1_000_000)
 
 
 async def run_other_tasks() -> None:
@@ -257,7 +259,7 @@ async def test_freed_slots_are_given_out_in_bunches_and_fewer_after_a_moment() -
     assert len(inside) == 24, "a bunch"
     slots.leave("t0", high=False)
     assert len(inside) == 24
-    await elapse(10_000)
+    await elapse(A_MOMENT_US)
     assert len(inside) == 25, "the others may take long"
 
 
@@ -281,7 +283,7 @@ def test_nobody_waits_for_long_while_there_is_a_slot_for_them(seed: int) -> None
                 slots.enter(partial(held.append, (tenant, high, count)), tenant, high=high, count=count)
             assert slots.in_use == sum(count for _, _, count in held) <= size
             if chance.random() < 0.1:
-                await elapse(10_000)
+                await elapse(A_MOMENT_US)
                 assert slots._next() is None, "someone could go"
         for _ in range(1_000):
             while held:
@@ -289,7 +291,7 @@ def test_nobody_waits_for_long_while_there_is_a_slot_for_them(seed: int) -> None
                 slots.leave(tenant, high=high, count=count)
             if not slots.waiting:
                 break
-            await elapse(10_000)
+            await elapse(A_MOMENT_US)
         assert (slots.in_use, slots.waiting) == (0, 0), "everyone had their turn"
 
     simulate()

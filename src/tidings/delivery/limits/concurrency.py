@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 PASSES_MAX = 4  # how many times each slot may go to high priority before one of the others that wait has its turn
-BUNCH_S = 0.005  # how long freed slots wait for more
+BUNCH_S = 0.02  # how long freed slots wait for more
 LINES_MAX = 1_024  # in memory before those that nobody uses are dropped
 
 Granted = Callable[[], None]

@@ -48,7 +48,7 @@ from tidings.delivery.worker.settlement import (
     is_refused,
     log_refusal,
 )
-from tidings.delivery.worker.stage import BATCH_MAX, Stage
+from tidings.delivery.worker.stage import BATCH_MAX, TURN_MAX, Stage
 from tidings.delivery.worker.transition import (
     REASON_CHARS_MAX,
     Transition,
@@ -124,7 +124,7 @@ class Pipeline:
         self._policy, self._listener = policy, listener
         self._errors, self._timers = Counter[tuple[str, str, int, int]](), set[asyncio.TimerHandle]()
         self._is_stopping = False
-        self._loads = Stage("load", self._load, batch_max=BATCH_MAX, on_error=self._failed)
+        self._loads = Stage("load", self._load, batch_max=2 * TURN_MAX, on_error=self._failed)
         self._answers = Stage("answer", self._answered, batch_max=BATCH_MAX, on_error=self._fail_answered)
         self._fails = Stage("fail", self._fail, batch_max=BATCH_MAX, on_error=self._unsettleable)
         self._poisons = Stage("poison", self._poison, batch_max=BATCH_MAX, on_error=self._leave_unsettled)

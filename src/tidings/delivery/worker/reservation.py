@@ -3,6 +3,7 @@
 Nothing is claimed here, and no connection is held: a delivery that has to wait long goes back to the timeline.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,7 +17,7 @@ from tidings.delivery.templates.renderer import Renderer, Templates
 from tidings.delivery.worker.consumer import JobRecord
 from tidings.delivery.worker.context import ContextLoader, DeliveryContext
 from tidings.delivery.worker.policy import AlreadyDone, Defer, NotSent, Send, decide, fallback_or_finish
-from tidings.delivery.worker.stage import BATCH_MAX, Stage
+from tidings.delivery.worker.stage import TURN_MAX, Stage
 from tidings.delivery.worker.transition import REASON_CHARS_MAX, Answer, parts_of
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.address_key import digest
@@ -154,7 +155,7 @@ class Reservation:
         self._decided = decided
         self._failed = failed
         self._lines: SlotLines[PendingSend] = SlotLines(self._reserved)
-        self._prepares = Stage("prepare", self._prepare, batch_max=BATCH_MAX, on_error=self._fail)
+        self._prepares = Stage("prepare", self._prepare, batch_max=TURN_MAX, on_error=self._fail)
         self._trials = Stage("trial", self._try_breakers, batch_max=1, on_error=self._fail_trial)
 
     async def stop(self) -> None:
@@ -197,6 +198,7 @@ class Reservation:
             send.calls, send.waits, send.undecided = [], [], len(calls)
             for call in calls:
                 self._choose(call)
+        await asyncio.sleep(0)  # rendering many has taken a while
 
     async def _reload(self, sends: list[PendingSend]) -> list[PendingSend]:
         """Those that are still to be sent; what waited long for its slots is loaded and decided again."""

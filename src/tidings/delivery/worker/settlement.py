@@ -21,7 +21,7 @@ from tidings.delivery.worker.consumer import JobRecord
 from tidings.delivery.worker.context import ContextLoader, DeliveryContext
 from tidings.delivery.worker.policy import Defer, NotSent, fallback_or_finish
 from tidings.delivery.worker.reservation import PendingSend
-from tidings.delivery.worker.stage import BATCH_MAX, Stage
+from tidings.delivery.worker.stage import BATCH_MAX, TURN_MAX, Stage
 from tidings.delivery.worker.transition import (
     REASON_CHARS_MAX,
     ProviderId,
@@ -41,7 +41,6 @@ from tidings.ports.tables import GroupResult, Row
 
 NUMBERS_MAX = 100
 DEAD_BATCH_MAX = 16  # each takes reads and commits of its own
-INBOX_BATCH_MAX = 64  # so many messages are rendered in one turn of the event loop
 
 _ON_TIMELINE = frozenset({None, "pending", "paused", "in_flight", "released"})
 
@@ -258,7 +257,7 @@ class InboxDeliveries:
         self._settle = settle
         self._decided = decided
         self._deliveries = Stage(
-            "inbox", self._deliver, batch_max=INBOX_BATCH_MAX, on_error=lambda each, error: failed(each.record, error)
+            "inbox", self._deliver, batch_max=TURN_MAX, on_error=lambda each, error: failed(each.record, error)
         )
 
     def put(self, deliveries: Iterable[InboxDelivery]) -> None:

@@ -10,6 +10,7 @@ from tidings.domain.errors import NotOwner, StoreError
 
 RETRY_S = 0.25
 BATCH_MAX = 500
+TURN_MAX = 64  # items of a step that computes for long: what has high priority must not wait for many of them
 
 logger = logging.getLogger("tidings.delivery")
 

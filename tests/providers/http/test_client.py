@@ -7,7 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -289,6 +289,42 @@ async def test_a_cancelled_call_gives_its_connection_up() -> None:
         await eventually(lambda: len(server.requests) == 2)
         assert server.connections == 2
         waiting.cancel()
+
+
+def test_a_socket_is_not_closed_while_its_transport_reads_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is cancelled during the TLS handshake: the next socket that is opened must not get the same number.
+
+    On the loop of asyncio, which programs that embed the engine use: uvloop closes no socket that it reads from.
+    """
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(_cancel_a_handshake(monkeypatch))
+
+
+async def _cancel_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+
+    class Recorded(socket.socket):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    async with scripted(lambda server: lambda *_: _until(server.over)) as (server, client):
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socket", Recorded)
+            calling = asyncio.create_task(client.post(server.url.replace("http:", "https:"), {}, b""))
+            await eventually(lambda: made)
+        await eventually(lambda: server.connections)
+        number, loop = made[0].fileno(), asyncio.get_running_loop()
+        await turn_of_the_loop()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        transport = loop._transports.get(number)  # type: ignore[attr-defined]
+        assert transport is None or transport.is_closing() or made[0].fileno() == number
+        await eventually(lambda: made[0].fileno() == -1)
+
+
+async def _until(over: asyncio.Event) -> None:
+    await over.wait()
 
 
 async def test_never_more_calls_at_a_time_than_allowed_and_each_gets_its_turn() -> None:

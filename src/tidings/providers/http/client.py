@@ -312,13 +312,11 @@ class HttpClient:
             if self._tls is None:
                 self._tls = trusted(None)
             tls = {"ssl": self._tls, "server_hostname": origin.host.removesuffix(".")}
-        try:
-            _, connection = await loop.create_connection(
-                lambda: _Connection(loop, made, self._connections), sock=made, **tls
-            )
-        except BaseException:
-            made.close()
-            raise
+        # If this fails or is cancelled, the loop closes the socket with its transport. Closed here, its number could be
+        # that of another socket while the transport still reads from it.
+        _, connection = await loop.create_connection(
+            lambda: _Connection(loop, made, self._connections), sock=made, **tls
+        )
         return connection
 
     async def _addresses(self, origin: "_Origin") -> Sequence[AddressInfo]:

@@ -24,6 +24,7 @@ from tidings.ports import Count
 SECOND_US = 1_000_000
 BREAKERS_MAX = 10_000  # bounds the memory
 ENDS_MAX = 10_000  # seconds that are remembered at least, though nobody asks for the metrics
+UNCOUNTED_MAX = 256
 REPEAT_US = 60_000_000  # that a provider begins to fail is logged once in this time
 
 logger = logging.getLogger("tidings.delivery")
@@ -49,6 +50,7 @@ class DeliveryMetrics:
         self._poisoned = 0
         self._took: dict[Labels, Histogram] = {}
         self._lateness = Histogram()
+        self._uncounted: list[Called] = []
         self._backlog: Callable[[], Iterable[tuple[Backlog, int]]] = lambda: ()
         self._now: Callable[[], int] = lambda: 0
 
@@ -67,17 +69,25 @@ class DeliveryMetrics:
         return sum(each.waiting + each.in_progress for each, _ in self._backlog())
 
     def called(self, fact: Called) -> None:
-        """Count a call. There are more of these than of all other facts."""
-        channel, provider = fact.channel, fact.provider
-        _add(self._calls, (channel, provider, fact.outcome))
-        if fact.is_retry:
-            _add(self._retries, (channel, provider))
-        if fact.took_us is not None:
-            took = self._took.get((channel, provider))
-            if took is None:
-                took = self._took.setdefault(_bounded(self._took, (channel, provider)), Histogram())
-            took.add_one(fact.took_us)
-        self._lateness.add_one(fact.late_us)
+        """Take note of a call. There are more of these than of all other facts, so they are counted together."""
+        self._uncounted.append(fact)
+        if len(self._uncounted) >= UNCOUNTED_MAX:
+            self._count_calls()
+
+    def _count_calls(self) -> None:
+        calls, self._uncounted = self._uncounted, []
+        durations: dict[Labels, list[int]] = {}
+        outcomes: Counter[Labels] = Counter((each.channel, each.provider, each.outcome) for each in calls)
+        for labels, count in outcomes.items():
+            _add(self._calls, labels, count)
+        for each in calls:
+            if each.is_retry:
+                _add(self._retries, (each.channel, each.provider))
+            if each.took_us is not None:
+                durations.setdefault((each.channel, each.provider), []).append(each.took_us)
+        for labels, took_us in durations.items():
+            self._took.setdefault(_bounded(self._took, labels), Histogram()).add(took_us)
+        self._lateness.add([each.late_us for each in calls])
 
     def __call__(self, fact: DeliveryFact) -> None:
         match fact:
@@ -106,6 +116,7 @@ class DeliveryMetrics:
 
     def lines(self, _: Count | None) -> Iterator[str]:
         """The delivery metrics in the text format of Prometheus."""
+        self._count_calls()
         yield from self._backlog_lines()
         text = "Calls to providers, by outcome."
         yield from _with_labels("tidings_provider_calls_total", "counter", text, _CALL, self._calls)

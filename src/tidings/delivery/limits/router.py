@@ -299,10 +299,11 @@ class ProviderRouter:
         self._deadlines.add(task, within_s, begun)
         try:
             verdict = await self._providers[provider].send(message)
-            if not isinstance(verdict, Verdict):
+            if type(verdict) is Accepted:
+                if type(verdict.id) is not str:
+                    raise TypeError(f"{type(verdict.id).__name__} instead of the text of an id")
+            elif not isinstance(verdict, Verdict):
                 raise TypeError(f"{type(verdict).__name__} instead of a verdict")
-            if isinstance(verdict, Accepted) and not isinstance(verdict.id, str):
-                raise TypeError(f"{type(verdict.id).__name__} instead of the text of an id")
             return verdict
         except asyncio.CancelledError:
             if task in self._timed_out and task.cancelling() == 1:

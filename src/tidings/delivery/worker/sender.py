@@ -224,21 +224,25 @@ class Sender:
             own_id = message if not call.number and is_readable(message) else ""
             send.answers.append(Answer(call.number, call.address, call.provider, verdict, call.trial, own_id))
             try:
-                await self._report(call, verdict, begun, self._clock.elapsed() - elapsed)
+                self._report(call, verdict, begun, self._clock.elapsed() - elapsed)
+                if call.trial or type(verdict) is not Accepted or self._router.breakers.has_failures:
+                    await self._record(call, verdict)
             except Exception:  # of a listener or of a breaker: what the provider answered must be settled
                 logger.exception("what follows a call of the provider %s failed", call.provider)
         send.open -= 1
         if not send.open:
             self._finish(send)
 
-    async def _report(self, call: Call, verdict: Verdict, begun: int, took_us: int) -> None:
-        """Count a call, and its result for the circuit breaker."""
-        to, breakers = call.send.to, self._router.breakers
+    def _report(self, call: Call, verdict: Verdict, begun: int, took_us: int) -> None:
+        """Count a call."""
+        to = call.send.to
         outcome = "accepted" if isinstance(verdict, Accepted) else verdict.reason
         late_us = max(0, begun - call.send.context.delivery.was_due)
         self._listener(Called(begun, to.channel, call.provider, outcome, took_us, late_us, bool(to.attempts)))
-        if type(verdict) is Accepted and not call.trial and not breakers.has_failures:
-            return
+
+    async def _record(self, call: Call, verdict: Verdict) -> None:
+        """Count the result of a call for its circuit breaker."""
+        breakers = self._router.breakers
         if breakers.is_news(call.breaker, verdict, trial=call.trial):
             with contextlib.suppress(StoreError, NotOwner):  # the next calls count again
                 await breakers.record(call.breaker, verdict, trial=call.trial)

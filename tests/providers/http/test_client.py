@@ -7,7 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -291,40 +291,33 @@ async def test_a_cancelled_call_gives_its_connection_up() -> None:
         waiting.cancel()
 
 
-def test_a_socket_is_not_closed_while_its_transport_reads_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call is cancelled during the TLS handshake: the next socket that is opened must not get the same number.
+def test_a_socket_is_not_closed_while_its_transport_reads_from_it(authority: Authority) -> None:
+    """Calls are cancelled at any moment of the TLS handshake: the next socket must not get the number of one in use.
 
     On the loop of asyncio, which programs that embed the engine use: uvloop closes no socket that it reads from.
     """
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        runner.run(_cancel_a_handshake(monkeypatch))
+        runner.run(_cancel_handshakes(authority))
 
 
-async def _cancel_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[socket.socket] = []
-
-    class Recorded(socket.socket):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            made.append(self)
-
-    async with scripted(lambda server: lambda *_: _until(server.over)) as (server, client):
-        with monkeypatch.context() as patched:
-            patched.setattr(socket, "socket", Recorded)
-            calling = asyncio.create_task(client.post(server.url.replace("http:", "https:"), {}, b""))
-            await eventually(lambda: made)
-        await eventually(lambda: server.connections)
-        number, loop = made[0].fileno(), asyncio.get_running_loop()
-        await turn_of_the_loop()
-        calling.cancel()
-        await asyncio.gather(calling, return_exceptions=True)
-        transport = loop._transports.get(number)  # type: ignore[attr-defined]
-        assert transport is None or transport.is_closing() or made[0].fileno() == number
-        await eventually(lambda: made[0].fileno() == -1)
-
-
-async def _until(over: asyncio.Event) -> None:
-    await over.wait()
+async def _cancel_handshakes(authority: Authority) -> None:
+    loop, server = asyncio.get_running_loop(), Scripted(answering(OK))
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=authority.context())
+    url = f"https://localhost:{listening.sockets[0].getsockname()[1]}/"
+    client = HttpClient(SystemClock(), timeout_s=5.0, connections_max=8, tls=trusted(str(authority.ca)))
+    for number in range(100):
+        calls = [asyncio.create_task(client.post(url, {}, b"")) for _ in range(6)]
+        for _ in range(number % 40):
+            await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        transports = list(loop._transports.values())  # type: ignore[attr-defined]
+        in_use = [each._sock for each in transports if not each.is_closing() and each._sock is not None]
+        assert [each for each in in_use if each.fileno() == -1] == []
+        assert all(connection.is_reusable for connection in client._connections), "no other one is left open"
+    await client.close()
+    await server.end(listening)
 
 
 async def test_never_more_calls_at_a_time_than_allowed_and_each_gets_its_turn() -> None:

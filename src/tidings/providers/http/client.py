@@ -312,11 +312,13 @@ class HttpClient:
             if self._tls is None:
                 self._tls = trusted(None)
             tls = {"ssl": self._tls, "server_hostname": origin.host.removesuffix(".")}
-        # If this fails or is cancelled, the loop closes the socket with its transport. Closed here, its number could be
-        # that of another socket while the transport still reads from it.
-        _, connection = await loop.create_connection(
-            lambda: _Connection(loop, made, self._connections), sock=made, **tls
-        )
+        connection = _Connection(loop, made, self._connections)
+        try:
+            await loop.create_connection(lambda: connection, sock=made, **tls)
+        except BaseException:
+            # Not the socket: its number could be that of another one while the transport still reads from it.
+            connection.abort()
+            raise
         return connection
 
     async def _addresses(self, origin: "_Origin") -> Sequence[AddressInfo]:
@@ -371,7 +373,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._response: asyncio.Future[Response] | None = None
         self._begin()
-        self._is_kept = False
+        self._is_kept = self._is_aborted = False
         self.idle_since = 0
 
     def _begin(self) -> None:
@@ -418,8 +420,8 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once, without waiting for what is not written yet."""
-        self._is_kept = False
+        """Close at once, without waiting for what is not written yet; or as soon as there is something to close."""
+        self._is_kept, self._is_aborted = False, True
         self._all_of.discard(self)
         if self._transport is not None:
             self._transport.abort()
@@ -434,6 +436,8 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._all_of.add(self)
+        if self._is_aborted:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._response is None:  # nobody asked: it could be taken for the response to the next request

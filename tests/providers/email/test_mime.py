@@ -6,7 +6,9 @@ from email.header import decode_header, make_header
 from email.headerregistry import Address as HeaderAddress
 from email.message import EmailMessage
 from email.utils import unquote
+from typing import cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,19 @@ from tidings.domain.errors import Invalid
 from tidings.domain.notifications.message import Email
 from tidings.providers.email.mime import Sender, ascii_domain, compose
 from tidings.testing import START
+
+
+class Unchecked(msgspec.Struct):
+    """An e-mail without the checks of `Email`."""
+
+    id: str
+    to: str
+    subject: str
+    text: str
+    html: str | None
+    to_name: str | None
+    unsubscribe_url: str | None
+
 
 SENDER = Sender("news@example.com", "News")
 LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=200)
@@ -123,6 +138,16 @@ def test_no_header_can_be_smuggled_in(field: str, evil: str) -> None:
         email(**{field: good + evil})
     with pytest.raises(Invalid):
         Sender("news@example.com", "News" + evil)
+
+
+@pytest.mark.parametrize("field", ["subject", "to_name", "to", "unsubscribe_url"])
+@pytest.mark.parametrize("evil", ["\n.\n", "\r.\r", "\n", "\n\r"])
+def test_a_bare_line_break_is_refused_even_if_a_message_was_not_checked(field: str, evil: str) -> None:
+    """Servers that take it for the end of a line would read another message (SMTP smuggling)."""
+    unchecked = msgspec.convert({**msgspec.to_builtins(email()), "unsubscribe_url": "https://t.example/u"}, Unchecked)
+    hostile = msgspec.structs.replace(unchecked, **{field: f"a{evil}b"})
+    with pytest.raises(Invalid, match="line break"):
+        compose(cast(Email, hostile), SENDER, START)
 
 
 @pytest.mark.parametrize("subject", ["=?utf-8?q?=0D=0ABcc:_eve@example.net?=", "=?utf-8?b?DQpCY2M6IGV2ZQ==?="])

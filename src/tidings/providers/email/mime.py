@@ -38,11 +38,11 @@ def message_id(message: Email, sender: Sender) -> str:
 
 
 def compose(message: Email, sender: Sender, now: int) -> bytes:
-    """The whole e-mail, its lines ended by CRLF."""
-    digest = _digest(message.id)
+    """The whole e-mail. Its lines end with CRLF, and it has no other CR or LF."""
+    digest, to = _digest(message.id), message.to
     head = (
         f"From: {sender.header}\r\n"
-        f"To: {mailbox(ascii_domain(message.to), message.to_name or '')}\r\n"
+        f"To: {mailbox(to if to.isascii() else ascii_domain(to), message.to_name or '')}\r\n"
         f"Subject: {_words(message.subject)}\r\n"
         f"Date: {_date(now // 1_000_000)}\r\n"
         f"Message-ID: <{digest}@{sender.domain}>\r\n"
@@ -51,17 +51,16 @@ def compose(message: Email, sender: Sender, now: int) -> bytes:
     if message.unsubscribe_url is not None:
         one_click = "List-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"
         head = f"{head}List-Unsubscribe: <{message.unsubscribe_url}>\r\n{one_click}"
-    text = _part(b"plain", message.text)
+    _check_line_ends(head)
+    text_head, text = _part("plain", message.text)
     if message.html is None:
-        return head.encode() + text
-    html = _part(b"html", message.html)
+        return b"%b%b" % (f"{head}{text_head}".encode(), text)
+    html_head, html = _part("html", message.html)
     boundary = _boundary(digest, text, html)
-    return (
-        b'%bContent-Type: multipart/alternative; boundary="%b"\r\n'
-        b"\r\n--%b\r\n%b"  # the line break before a boundary is not part of the body before it
-        b"\r\n--%b\r\n%b"
-        b"\r\n--%b--\r\n"
-    ) % (head.encode(), boundary, boundary, text, boundary, html, boundary)
+    # The line break before a boundary is not part of the body before it.
+    before = f'{head}Content-Type: multipart/alternative; boundary="{boundary}"\r\n\r\n--{boundary}\r\n{text_head}'
+    between = f"\r\n--{boundary}\r\n{html_head}"
+    return b"%b%b%b%b\r\n--%b--\r\n" % (before.encode(), text, between.encode(), html, boundary.encode())
 
 
 @lru_cache(DIGESTS_KEPT)
@@ -108,31 +107,32 @@ def _words(text: str) -> str:
     return Header(text, "utf-8", maxlinelen=70).encode(linesep="\r\n")
 
 
-def _part(kind: bytes, text: str) -> bytes:
+def _check_line_ends(head: str) -> None:
+    """Refuse a header with a bare CR or LF, whatever was checked before: servers would read it in different ways."""
+    if not head.count("\r\n") == head.count("\n") == head.count("\r"):
+        raise Invalid("headers", "have a line break")
+
+
+def _part(kind: str, text: str) -> tuple[str, bytes]:
     """One body with its own headers: plain where the mail system leaves it alone, else quoted-printable."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    data = text.encode("utf-8", "replace")
-    if not data.endswith(b"\n"):
-        data += b"\n"
-    if data.isascii() and _has_short_lines(data):
-        coding = b"7bit"
-    else:
-        coding, data = b"quoted-printable", binascii.b2a_qp(data, istext=True)
-    return b'Content-Type: text/%b; charset="utf-8"\r\nContent-Transfer-Encoding: %b\r\n\r\n%b' % (
-        kind,
-        coding,
-        data.replace(b"\n", b"\r\n"),
-    )
+    if not text.endswith("\n"):
+        text += "\n"
+    data, coding = text.encode("utf-8", "replace"), "7bit"
+    if not (text.isascii() and _has_short_lines(data)):
+        coding, data = "quoted-printable", binascii.b2a_qp(data, istext=True)
+    head = f'Content-Type: text/{kind}; charset="utf-8"\r\nContent-Transfer-Encoding: {coding}\r\n\r\n'
+    return head, data.replace(b"\n", b"\r\n")
 
 
 def _has_short_lines(data: bytes) -> bool:
     return len(data) <= LINE_BYTES_MAX or max(map(len, data.split(b"\n"))) <= LINE_BYTES_MAX
 
 
-def _boundary(digest: str, *bodies: bytes) -> bytes:
-    """A line that does not stand in any body."""
-    boundary = f"=_{digest[:32]}".encode()
-    while any(boundary in body for body in bodies):
-        boundary = b"=_" + hashlib.sha256(boundary).hexdigest()[:32].encode()
+def _boundary(digest: str, text: bytes, html: bytes) -> str:
+    """A line that stands in neither body."""
+    boundary = f"=_{digest[:32]}"
+    while boundary.encode() in text or boundary.encode() in html:
+        boundary = "=_" + hashlib.sha256(boundary.encode()).hexdigest()[:32]
     return boundary

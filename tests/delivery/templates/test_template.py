@@ -94,7 +94,7 @@ def test_a_webhook_is_the_json_of_its_rendered_texts(name: str, number: str | in
 
 
 PLAIN = st.text(st.characters(exclude_categories=()), max_size=8) | st.integers(-(2**64), 2**64)
-VALUES = st.one_of(
+VALUES: st.SearchStrategy[Any] = st.one_of(
     PLAIN, PLAIN, st.sampled_from(["<&>'\"\x00", "a\nb", "x" * 20_000, "<" * 9_000, None, True, 1.5, []])
 )
 TEXTS = st.lists(st.sampled_from(["{{ a }}", "{{ b }}", "{{ c }}", "100 %", "%s", "<p>\n"]), max_size=4).map("".join)

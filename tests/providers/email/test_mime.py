@@ -1,5 +1,8 @@
 """E-mails as bytes: what the standard library's parser reads is what was meant, whatever was meant."""
 
+import binascii
+import quopri
+import re
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.header import decode_header, make_header
@@ -10,13 +13,13 @@ from typing import cast
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.providers.messages import email
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.message import Email
-from tidings.providers.email.mime import Sender, ascii_domain, compose
+from tidings.providers.email.mime import Sender, ascii_domain, compose, quoted_printable
 from tidings.testing import START
 
 
@@ -66,6 +69,16 @@ def test_bodies_come_back(text: str, html: str) -> None:
         assert part is not None
         read = part.get_content().replace("\r\n", "\n")
         assert read == (body if body.endswith("\n") else body + "\n")
+
+
+@given(st.text("aé.=_ \t\x7f\n", max_size=40) | TEXT | st.text("é \n", min_size=500, max_size=600))
+@example("é" * 1_000 + " \n.\n. \n\t\n")
+def test_lines_quoted_one_by_one_are_those_of_the_whole_text(text: str) -> None:
+    quoted = quoted_printable(text)
+    assert all(len(line) <= 76 for line in quoted.split(b"\r\n"))
+    assert quopri.decodestring(quoted).replace(b"\r\n", b"\n") == text.encode()
+    if not re.search(r"[ \t]$", text, re.MULTILINE):  # the standard library makes some of such lines too long
+        assert quoted == binascii.b2a_qp(text.encode(), istext=True).replace(b"\n", b"\r\n")
 
 
 @given(subject=LINE.map(str.strip), name=LINE.map(str.strip))

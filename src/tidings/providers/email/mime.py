@@ -18,6 +18,7 @@ from tidings.domain.notifications.message import Email
 LINE_BYTES_MAX = 990  # RFC 5321 allows 998
 DIGESTS_KEPT = 256  # of ids of messages: one is needed when a message is written, and when it was accepted
 PLAIN_CHARACTERS_MAX = 60  # a longer header value is folded
+LINES_KEPT, KEPT_CHARACTERS_MAX = 4_096, 512  # quoted-printable
 
 _ENCODED_WORD = "=?"  # how one begins (RFC 2047)
 _ATOM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 !#$%&'*+-/=?^_`{|}~")
@@ -114,20 +115,36 @@ def _check_line_ends(head: str) -> None:
 
 
 def _part(kind: str, text: str) -> tuple[str, bytes]:
-    """One body with its own headers: plain where the mail system leaves it alone, else quoted-printable."""
+    """The headers of one body, and the body: plain where the mail system leaves it alone, else quoted-printable."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.endswith("\n"):
         text += "\n"
-    data, coding = text.encode("utf-8", "replace"), "7bit"
-    if not (text.isascii() and _has_short_lines(data)):
-        coding, data = "quoted-printable", binascii.b2a_qp(data, istext=True)
-    head = f'Content-Type: text/{kind}; charset="utf-8"\r\nContent-Transfer-Encoding: {coding}\r\n\r\n'
-    return head, data.replace(b"\n", b"\r\n")
+    if text.isascii() and _has_short_lines(text):
+        coding, body = "7bit", text.replace("\n", "\r\n").encode()
+    else:
+        coding, body = "quoted-printable", quoted_printable(text)
+    return f'Content-Type: text/{kind}; charset="utf-8"\r\nContent-Transfer-Encoding: {coding}\r\n\r\n', body
 
 
-def _has_short_lines(data: bytes) -> bool:
-    return len(data) <= LINE_BYTES_MAX or max(map(len, data.split(b"\n"))) <= LINE_BYTES_MAX
+def quoted_printable(text: str) -> bytes:
+    """A text (RFC 2045, 6.7) with lines ended by CRLF. Most lines are the same in many e-mails: these are kept."""
+    lines = text.split("\n")
+    return b"\r\n".join(
+        [_kept_line(line) if len(line) <= KEPT_CHARACTERS_MAX else _quoted_line(line) for line in lines]
+    )
+
+
+def _quoted_line(line: str) -> bytes:
+    quoted = binascii.b2a_qp(line.encode("utf-8", "replace"), istext=True)
+    return quoted.replace(b"\n", b"\r\n")  # those that it adds to long lines
+
+
+_kept_line = lru_cache(LINES_KEPT)(_quoted_line)
+
+
+def _has_short_lines(text: str) -> bool:
+    return len(text) <= LINE_BYTES_MAX or max(map(len, text.split("\n"))) <= LINE_BYTES_MAX
 
 
 def _boundary(digest: str, text: bytes, html: bytes) -> str:

@@ -19,8 +19,11 @@ from tidings.delivery.templates import (
     WebhookPart,
     compile_template,
 )
+from tidings.delivery.templates.source import PatternGroup
 from tidings.delivery.templates.template import plain_text
+from tidings.delivery.templates.values import choose
 from tidings.domain.errors import Invalid
+from tidings.domain.notifications.message import ChannelName
 
 
 def made(**parts: Any) -> Compiled:
@@ -88,6 +91,49 @@ def test_a_webhook_is_the_json_of_its_rendered_texts(name: str, number: str | in
             template.render("webhook", given)
     else:
         assert template.render("webhook", given).json == wanted
+
+
+PLAIN = st.text(st.characters(exclude_categories=()), max_size=8) | st.integers(-(2**64), 2**64)
+VALUES: st.SearchStrategy[Any] = st.one_of(
+    PLAIN, PLAIN, st.sampled_from(["<&>'\"\x00", "a\nb", "x" * 20_000, "<" * 9_000, None, True, 1.5, []])
+)
+TEXTS = st.lists(st.sampled_from(["{{ a }}", "{{ b }}", "{{ c }}", "100 %", "%s", "<p>\n"]), max_size=4).map("".join)
+
+
+def rendered(template: Compiled, channel: ChannelName, variables: dict[str, Any], locale: str) -> object:
+    """The content, or what is wrong."""
+    try:
+        return template.render(channel, variables, locale)
+    except (Invalid, UnicodeEncodeError) as error:
+        return type(error), str(error)
+
+
+@given(texts=st.tuples(TEXTS, TEXTS, TEXTS), variables=st.dictionaries(st.sampled_from("abc"), VALUES))
+@example(texts=("{{ a }}", "{{ a }}{{ b }}", "{{ b }}"), variables={"a": "x\x00y", "b": "<"})
+@example(texts=("", "", ""), variables={})
+def test_texts_rendered_at_once_are_those_rendered_step_by_step(
+    texts: tuple[str, str, str], variables: dict[str, Any]
+) -> None:
+    one, two, three = texts
+    template = made(
+        email={"en": EmailPart(one, f"<b>{two}</b>", three), "de": EmailPart(one, f"{two}<br>{three}")},
+        push=PushPart(one, two, {"x": three, "y": one}),
+        in_app=InAppPart(one, two),
+        webhook=WebhookPart({"x": one, "%": [two, three]}),
+    )
+    for channel, locale in [(channel, "en") for channel in template.channels] + [("email", "de")]:
+        at_once = rendered(template, channel, variables, locale)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PatternGroup, "words", lambda *_: None)
+            assert rendered(template, channel, variables, locale) == at_once
+
+
+@given(
+    st.sampled_from(["en", "de", "de-at", "zh-hant", "fr", ""]),
+    st.sets(st.sampled_from(["en", "de", "de-at", "zh"]), min_size=1),
+)
+def test_a_language_is_chosen_whatever_its_case(wanted: str, available: set[str]) -> None:
+    assert choose(wanted, "en", available) == choose(wanted.upper(), "en", available)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,34 @@
 """Valid and invalid addresses by channel."""
 
+import sys
+import unicodedata
+
 import pytest
 
 from tidings.domain.errors import Invalid
-from tidings.domain.notifications.address import Device, check_email, check_phone, check_url, url_origin
+from tidings.domain.notifications.address import (
+    Device,
+    check_email,
+    check_line,
+    check_phone,
+    check_url,
+    url_origin,
+)
+
+
+def is_line(text: str) -> bool:
+    try:
+        return check_line(text, "subject") == text
+    except Invalid:
+        return False
+
+
+def test_a_line_has_every_character_but_control_characters_line_breaks_and_surrogates() -> None:
+    refused = {"Cc", "Cs", "Zl", "Zp"}
+    for number in range(sys.maxunicode + 1):
+        character = chr(number)
+        is_control_above_ascii = 0x80 <= number <= 0x9F and character != "\x85"  # accepted: no mail program obeys them
+        assert is_line(character) == (unicodedata.category(character) not in refused or is_control_above_ascii)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,39 @@
 """E-mails as bytes: what the standard library's parser reads is what was meant, whatever was meant."""
 
+import binascii
+import quopri
+import re
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.header import decode_header, make_header
 from email.headerregistry import Address as HeaderAddress
 from email.message import EmailMessage
 from email.utils import unquote
+from typing import cast
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.providers.messages import email
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.message import Email
-from tidings.providers.email.mime import Sender, ascii_domain, compose
+from tidings.providers.email.mime import Sender, ascii_domain, compose, quoted_printable
 from tidings.testing import START
+
+
+class Unchecked(msgspec.Struct):
+    """An e-mail without the checks of `Email`."""
+
+    id: str
+    to: str
+    subject: str
+    text: str
+    html: str | None
+    to_name: str | None
+    unsubscribe_url: str | None
+
 
 SENDER = Sender("news@example.com", "News")
 LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=200)
@@ -51,6 +69,16 @@ def test_bodies_come_back(text: str, html: str) -> None:
         assert part is not None
         read = part.get_content().replace("\r\n", "\n")
         assert read == (body if body.endswith("\n") else body + "\n")
+
+
+@given(st.text("aé.=_ \t\x7f\n", max_size=40) | TEXT | st.text("é \n", min_size=500, max_size=600))
+@example("é" * 1_000 + " \n.\n. \n\t\n")
+def test_lines_quoted_one_by_one_are_those_of_the_whole_text(text: str) -> None:
+    quoted = quoted_printable(text)
+    assert all(len(line) <= 76 for line in quoted.split(b"\r\n"))
+    assert quopri.decodestring(quoted).replace(b"\r\n", b"\n") == text.encode()
+    if not re.search(r"[ \t]$", text, re.MULTILINE):  # the standard library makes some of such lines too long
+        assert quoted == binascii.b2a_qp(text.encode(), istext=True).replace(b"\n", b"\r\n")
 
 
 @given(subject=LINE.map(str.strip), name=LINE.map(str.strip))
@@ -123,6 +151,16 @@ def test_no_header_can_be_smuggled_in(field: str, evil: str) -> None:
         email(**{field: good + evil})
     with pytest.raises(Invalid):
         Sender("news@example.com", "News" + evil)
+
+
+@pytest.mark.parametrize("field", ["subject", "to_name", "to", "unsubscribe_url"])
+@pytest.mark.parametrize("evil", ["\n.\n", "\r.\r", "\n", "\n\r"])
+def test_a_bare_line_break_is_refused_even_if_a_message_was_not_checked(field: str, evil: str) -> None:
+    """Servers that take it for the end of a line would read another message (SMTP smuggling)."""
+    unchecked = msgspec.convert({**msgspec.to_builtins(email()), "unsubscribe_url": "https://t.example/u"}, Unchecked)
+    hostile = msgspec.structs.replace(unchecked, **{field: f"a{evil}b"})
+    with pytest.raises(Invalid, match="line break"):
+        compose(cast(Email, hostile), SENDER, START)
 
 
 @pytest.mark.parametrize("subject", ["=?utf-8?q?=0D=0ABcc:_eve@example.net?=", "=?utf-8?b?DQpCY2M6IGV2ZQ==?="])

@@ -1,16 +1,20 @@
 """SMTP conversations: replies in pieces, closed connections and refusals at every step, and the verdicts then."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.providers.messages import accepted, email
 from tests.providers.servers.smtp_steps import Step as ServerStep
 from tests.providers.servers.smtp_steps import StepServer, serving_steps
 from tidings.domain.notifications.delivery import Accepted, Permanent, Temporary
+from tidings.providers.email.mime import Sender, compose
 from tidings.providers.email.session import Dialogue, Exchange, Session, SessionLost, dot_stuffed
 from tidings.providers.email.smtp import Settings, Smtp
 from tidings.tasks import Deadlines
@@ -67,11 +71,7 @@ async def test_replies_may_be_split_anywhere(split: int | None) -> None:
     ours, transport, is_well = await held(*pieces, QUEUED[: split or 3], QUEUED[split or 3 :])
     assert is_well
     assert transport.written == [b"MAIL, RCPT, DATA", b"content"]
-    assert [reply.code for reply in ours.replies] == [250, 250, 354, 250]
-    assert ours.replies[0].text == "sender\n2.1.0 OK"
-    assert ours.replies[1].text == ""
-    assert str(ours.replies[3]) == "250 2.0.0 your message\n\nwas queued"
-    assert (ours.refused, ours.accepted, ours.written) == (None, 4, 2)
+    assert (ours.refused, ours.received, ours.accepted, ours.written) == (None, 4, 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,7 @@ async def test_what_is_not_smtp_ends_the_connection(came: bytes, accepted_count:
         (b"250 OK\r\n550 no\r\n503 no recipient\r\n", "550 no"),
         (b"250 OK\r\n250 OK\r\n250 what?\r\n", "250 what?"),
         (b"354 what?\r\n250 OK\r\n354 go\r\n", "354 what?"),
+        (b"250 OK\r\n550-2.1.5 no\n550-\r\n550 such user\r\n503\r\n", "550 2.1.5 no\n\nsuch user"),
     ],
 )
 async def test_the_first_reply_that_is_not_as_wanted_counts_and_no_content_follows(came: bytes, refused: str) -> None:
@@ -109,7 +110,29 @@ async def test_the_first_reply_that_is_not_as_wanted_counts_and_no_content_follo
     assert is_well
     assert str(ours.refused) == refused
     assert transport.written == [b"MAIL, RCPT, DATA"]
-    assert ours.written == 1
+    assert (ours.written, ours.last_code) == (1, int(came.split(b"\n")[-2][:3]))
+
+
+LINES = st.builds(
+    lambda code, rest, end: code + rest + end,
+    st.sampled_from([b"250", b"250", b"250", b"354", b"354", b"550", b"199", b"25"]),
+    st.sampled_from([b" OK", b" OK", b" OK", b"", b"-more", b" \xff\r", b"x"]),
+    st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r"]),
+)
+
+
+@given(envelope=st.lists(LINES, max_size=5).map(b"".join) | st.just(b"250 OK\r\n250\r\n354 go\r\n"), content=LINES)
+async def test_replies_taken_at_once_mean_what_they_mean_line_by_line(envelope: bytes, content: bytes) -> None:
+    at_once = outcome(*await held(envelope, content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dialogue, "take_all", lambda *_: False)
+        assert outcome(*await held(envelope, content)) == at_once
+
+
+def outcome(ours: Dialogue, transport: Transport, is_well: bool) -> tuple[object, ...]:
+    last_code = ours.last_code if ours.refused is not None else 0
+    counts = ours.received, ours.accepted, ours.written
+    return ours.refused, last_code, counts, transport.written, transport.is_aborted, is_well
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "pipelining"])
@@ -226,14 +249,23 @@ async def test_a_call_that_is_cancelled_closes_its_connection_and_frees_its_plac
     ("content", "sent"),
     [
         (b"a\r\n", b"a\r\n.\r\n"),
-        (b"a", b"a\r\n.\r\n"),
-        (b"", b"\r\n.\r\n"),
-        (b".\r\n", b"..\r\n.\r\n"),
-        (b"a\n.\nb", b"a\r\n..\r\nb\r\n.\r\n"),
-        (b"a\r.\rb\r\n", b"a\r\n..\r\nb\r\n.\r\n"),
+        (b"a\r\n.\r\n", b"a\r\n..\r\n.\r\n"),
+        (b"a\r\n.\r\n.\r\n", b"a\r\n..\r\n..\r\n.\r\n"),
         (b"a\r\n.\r\nMAIL FROM:<eve@example.net>\r\n", b"a\r\n..\r\nMAIL FROM:<eve@example.net>\r\n.\r\n"),
-        (b"a\n\r\n.\r\n\n.", b"a\r\n\r\n..\r\n\r\n..\r\n.\r\n"),
     ],
 )
-def test_the_end_of_a_message_cannot_stand_inside_it(content: bytes, sent: bytes) -> None:
+def test_dots_at_the_beginning_of_a_line_are_doubled(content: bytes, sent: bytes) -> None:
     assert dot_stuffed(content) == sent
+
+
+@given(
+    st.text(st.characters(exclude_characters="\x00"), max_size=50) | st.text("\r\n.a€", max_size=20),
+    st.none() | st.text("\r\n.a€", max_size=20),
+)
+def test_the_end_of_a_message_cannot_stand_inside_it(text: str, html: str | None) -> None:
+    """Whatever a server takes for the end of a line."""
+    sent = dot_stuffed(compose(email(text=text, html=html), Sender(SENDER), 0))
+    assert sent.endswith(b"\r\n.\r\n")
+    assert re.findall(rb"(?:\r\n|\r|\n)\.(?=[\r\n])", sent) == [b"\r\n."]
+    assert re.search(rb"(?<!\r)\n|\r(?!\n)", sent) is None
+    assert sent[:1] != b"."

@@ -5,10 +5,12 @@ whatever a plain look-up does not find.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import liquid.builtin.expressions
+import msgspec
 from liquid import escape
 from liquid.ast import BlockNode, Node
 from liquid.builtin.content import ContentNode
@@ -72,27 +74,75 @@ _COMPARISONS = (
 
 _WALKED = frozenset({list, dict})
 _PLAIN = frozenset({str, int})  # what is written as it is
+_BETWEEN = "\x00"  # stands between values that are escaped together
+_ESCAPED_CHARACTERS_MAX = 5  # of one character in HTML: `&#39;`
 
 Path = tuple[str | int, ...]
 Step = str | tuple[Path, Node]
+Words = Sequence[str]
 
 
-class Pattern:
-    """A text with a place (`%s`) for each of some variables, for a person whose values are all texts and numbers."""
+class Pattern(msgspec.Struct, frozen=True):
+    """A text with a place (`%s`) for each of some variables, whose values are escaped in HTML."""
 
-    __slots__ = ("names", "text")
+    names: Sequence[str]
+    text: str
+    html: bool = False
 
-    def __init__(self, names: Sequence[str], text: str) -> None:
-        self.names = names
-        self.text = text
 
-    def values(self, variables: Mapping[str, Any]) -> list[str | int] | None:
-        """The values in their order; None if one is missing, or something else."""
+class PatternGroup:
+    """The patterns of one message, which share their values; `cost` is the work of rendering all of them.
+
+    What is different (a value that is a list, a missing variable, texts that may become too long) is left to the
+    general renderer, which finds the error or goes step by step.
+    """
+
+    __slots__ = ("_constant_length", "_cost", "_find", "_forms", "_growth_max", "_has_html")
+
+    def __init__(self, patterns: Sequence[Pattern], cost: int) -> None:
+        names = list(dict.fromkeys(name for each in patterns for name in each.names))
+        self._find = _finder(names)
+        self._forms = [(each.text, _picker([names.index(name) for name in each.names]), each.html) for each in patterns]
+        self._has_html = any(each.html for each in patterns)
+        self._growth_max = _ESCAPED_CHARACTERS_MAX * sum(len(each.names) for each in patterns)
+        self._constant_length = sum(len(each.text % (("",) * len(each.names))) for each in patterns)
+        self._cost = cost
+
+    def words(self, variables: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The values of its variables as texts; None if one is missing, or neither a text nor a number."""
         try:
-            values = [variables[name] for name in self.names]
+            values = self._find(variables)
         except LookupError:
             return None
-        return values if _PLAIN.issuperset(map(type, values)) else None
+        return tuple(map(str, values)) if _PLAIN.issuperset(map(type, values)) else None
+
+    def render(self, variables: Mapping[str, Any], budget: Budget) -> list[str] | None:
+        """The texts, in the order of the patterns; None if they need the general renderer."""
+        words = self.words(variables)
+        if words is None:
+            return None
+        joined = _BETWEEN.join(words)
+        if not self.is_allowed(joined, budget):
+            return None
+        escaped: Words = words
+        if self._has_html and words:
+            escaped = str.split(escape(joined), _BETWEEN)  # all values by one call
+            if len(escaped) != len(words):
+                return None  # a value has the character between them, too
+        texts = [text % pick(escaped if html else words) for text, pick, html in self._forms]
+        budget.work -= self._cost
+        budget.output -= sum(map(len, texts)) - self._constant_length
+        return texts
+
+    def is_allowed(self, joined: str, budget: Budget) -> bool:
+        """Whether a budget is enough for texts with these words, wherever they stand and however they are escaped."""
+        return self._cost <= budget.work and len(joined) * self._growth_max <= budget.output
+
+    def fill(self, number: int, words: Words) -> str:
+        """The text of one pattern with words that are fit for it."""
+        text, pick, _ = self._forms[number]
+        filled: str = text % pick(words)
+        return filled
 
 
 class Source:
@@ -103,6 +153,7 @@ class Source:
     """
 
     __slots__ = (
+        "_alone",
         "_bound",
         "_costs",
         "_field",
@@ -131,8 +182,9 @@ class Source:
         self.examined = frozenset(
             str(name) for name, found in analysis.globals.items() if len(found) > printed[(str(name),)]
         )
-        self.pattern = _pattern(self._steps)
+        self.pattern = _pattern(self._steps, html=html)
         self.cost = STEP_WORK + sum(_cost(step[1], around) for step in self._steps if not isinstance(step, str))
+        self._alone = None if self.pattern is None else PatternGroup([self.pattern], self.cost)
         self._costs = {id(node): _block_cost(node, around) for node in nodes if isinstance(node, BlockNode)}
         _let_pay(nodes, expressions)
         self._ranges = [each for each in expressions if type(each) is BoundedRange and _is_constant(each)]
@@ -159,20 +211,14 @@ class Source:
         The texts of one message share a `budget`.
         """
         budget = budget or Budget()
+        if self._alone is not None and (texts := self._alone.render(variables, budget)) is not None:
+            return texts[0]
         html, context = self._html, None
         parts: list[str] = []
         try:
             budget.spend(self.cost)
         except LiquidError as error:
             raise Invalid(self._field, _reason(error)) from None
-        if self.pattern is not None and (values := self.pattern.values(variables)) is not None:
-            words = tuple(map(str, values))
-            length = sum(map(len, words))
-            if html and length <= budget.output:  # else it is too long already
-                words = tuple(map(escape, words))
-                length = sum(map(len, words))
-            self._write(length, budget)
-            return self.pattern.text % words
         for step in self._steps:
             if type(step) is str:
                 parts.append(step)
@@ -323,7 +369,7 @@ def _step(node: Node, names: set[str]) -> Step:
     return (), node
 
 
-def _pattern(steps: Sequence[Step]) -> Pattern | None:
+def _pattern(steps: Sequence[Step], *, html: bool) -> Pattern | None:
     """The pattern of a text, if it has nothing but words and plain variables."""
     names: list[str] = []
     parts: list[str] = []
@@ -335,7 +381,21 @@ def _pattern(steps: Sequence[Step]) -> Pattern | None:
             parts.append("%s")
         else:
             return None
-    return Pattern(names, "".join(parts))
+    return Pattern(names, "".join(parts), html)
+
+
+def _finder(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Finds the values of these variables by one call."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda variables: tuple([variables[name] for name in names])
+
+
+def _picker(places: Sequence[int]) -> Callable[[Words], Any]:
+    """Picks the words at these places as a tuple, as a formatting needs them."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda words: tuple([words[place] for place in places])
 
 
 def _reason(error: Exception, node: Node | None = None) -> str:

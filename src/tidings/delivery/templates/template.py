@@ -18,7 +18,7 @@ from tidings.delivery.templates.parts import (
     WebhookPart,
     check_extent,
 )
-from tidings.delivery.templates.source import Path, Pattern, Source
+from tidings.delivery.templates.source import Path, Pattern, PatternGroup, Source
 from tidings.delivery.templates.values import check_locale, check_values, choose
 from tidings.domain.errors import Invalid
 from tidings.domain.names import check_name
@@ -126,8 +126,7 @@ class Compiled:
         parts = self._parts.get(channel)
         if parts is None:
             raise Invalid("channel", f"the template {self.template.name} has no part for {channel}")
-        tag = choose(locale, self._own, parts)
-        return parts[tag].render(variables, Budget())
+        return parts[choose(locale, self._own, parts)].render(variables, Budget())
 
     def _needs(self, channels: Iterable[ChannelName] | None) -> set[Path]:
         chosen = self._parts if channels is None else [channel for channel in channels if channel in self._parts]
@@ -154,7 +153,7 @@ class _Compiled:
     def __init__(self, part: Part, tag: str, field: str) -> None:
         self._tag = tag
         self._sources: list[Source] = []
-        self._titles: list[tuple[Source, str]] = []
+        self._titles: list[_Title] = []
         self._field = field
         self.render: Render = self._prepare(part)
         self.needs = frozenset(path for source in self._sources for path in source.needs)
@@ -163,8 +162,8 @@ class _Compiled:
 
     def check_constants(self) -> None:
         """Refuse what fails whatever the variables are."""
-        for source, field in self._titles:
-            check_line(source.constant_text().strip(), field)
+        for title in self._titles:
+            check_line(title.source.constant_text().strip(), title.field)
         budget = Budget()
         for source in self._sources:
             source.check_constants(budget)
@@ -183,8 +182,17 @@ class _Compiled:
                 body = self._document(part.body)
                 return lambda given, budget: Content(self._tag, json=body(given, budget))
             case InAppPart():
-                title, text = self._title(part.title, "title"), self._source(part.body, "body")
-                return lambda given, budget: Content(self._tag, text.render(given, budget), title(given, budget))
+                return self._in_app(part)
+
+    def _in_app(self, part: InAppPart) -> Render:
+        title, body = self._title(part.title, "title"), self._source(part.body, "body")
+        texts = _together([body, title.source])
+
+        def render(variables: Variables, budget: Budget) -> Content:
+            text, line = texts(variables, budget)
+            return Content(self._tag, text, title.check(line))
+
+        return render
 
     def _email(self, part: EmailPart) -> Render:
         if part.html is None and part.text is None:
@@ -192,11 +200,13 @@ class _Compiled:
         subject = self._title(part.subject, "subject")
         markup = None if part.html is None else self._source(part.html, "html", html=True)
         text = None if part.text is None else self._source(part.text, "text")
+        texts = _together([each for each in (markup, text, subject.source) if each is not None])
 
         def render(variables: Variables, budget: Budget) -> Content:
-            page = None if markup is None else markup.render(variables, budget)
-            words = text.render(variables, budget) if text is not None else self._words(page or "", budget)
-            return Content(self._tag, words, subject(variables, budget), page)
+            *bodies, line = texts(variables, budget)
+            page = None if markup is None else bodies[0]
+            words = bodies[-1] if text is not None else self._words(page or "", budget)
+            return Content(self._tag, words, subject.check(line), page)
 
         return render
 
@@ -221,38 +231,31 @@ class _Compiled:
 
     def _push(self, part: PushPart) -> Render:
         title, body = self._title(part.title, "title"), self._source(part.body, "body")
-        data = {name: self._source(text, f"data.{name}") for name, text in part.data.items()}
-        return lambda variables, budget: Content(
-            "",
-            body.render(variables, budget).strip(),
-            title(variables, budget),
-            data={name: source.render(variables, budget) for name, source in data.items()},
-        )
+        names, data = list(part.data), [self._source(text, f"data.{name}") for name, text in part.data.items()]
+        texts = _together([body, title.source, *data])
 
-    def _title(self, text: str, name: str) -> Callable[[Variables, Budget], str]:
-        """One line: the ends are stripped, a line break inside is refused."""
-        source, field = self._source(text, name), f"{self._field}.{name}"
-        self._titles.append((source, field))
-
-        def render(variables: Variables, budget: Budget) -> str:
-            title = check_line(source.render(variables, budget).strip(), field)
-            if len(title) > SUBJECT_CHARACTERS_MAX:
-                raise Invalid(field, f"becomes longer than {SUBJECT_CHARACTERS_MAX} characters")
-            return title
+        def render(variables: Variables, budget: Budget) -> Content:
+            text, line, *values = texts(variables, budget)
+            return Content("", text.strip(), title.check(line), data=dict(zip(names, values, strict=True)))
 
         return render
+
+    def _title(self, text: str, name: str) -> "_Title":
+        title = _Title(self._source(text, name), f"{self._field}.{name}")
+        self._titles.append(title)
+        return title
 
     def _document(self, document: Any) -> Callable[[Variables, Budget], bytes]:
         """A JSON document as bytes. If all of its texts are patterns, it is one, too: the rest of it never changes."""
         render, sources = self._json(document, 1), self._sources
         pattern, cost = _document_pattern(document, sources), sum(source.cost for source in sources)
+        group = None if pattern is None else PatternGroup([pattern], cost)
 
         def encode(variables: Variables, budget: Budget) -> bytes:
-            if pattern is not None and (values := pattern.values(variables)) is not None:
-                words = tuple(map(str, values))
-                is_allowed = cost <= budget.work and sum(map(len, words)) <= budget.output
-                if is_allowed and not _ESCAPED_IN_JSON.search("".join(words)):
-                    return (pattern.text % words).encode()
+            if group is not None and (words := group.words(variables)) is not None:
+                joined = "".join(words)
+                if group.is_allowed(joined, budget) and _is_plain_in_json(joined):
+                    return group.fill(0, words).encode()
             return msgspec.json.encode(render(variables, budget))
 
         return encode
@@ -277,6 +280,42 @@ class _Compiled:
         source = Source(text, f"{self._field}.{name}", html=html)
         self._sources.append(source)
         return source
+
+
+class _Title(msgspec.Struct, frozen=True):
+    """A text of one line: the ends are stripped, a line break inside is refused."""
+
+    source: Source
+    field: str
+
+    def check(self, rendered: str) -> str:
+        """The line that was rendered."""
+        title = check_line(rendered.strip(), self.field)
+        if len(title) > SUBJECT_CHARACTERS_MAX:
+            raise Invalid(self.field, f"becomes longer than {SUBJECT_CHARACTERS_MAX} characters")
+        return title
+
+
+def _together(sources: Sequence[Source]) -> Callable[[Variables, Budget], Sequence[str]]:
+    """Renders the texts of one message, at once if all of them are patterns."""
+    patterns = [source.pattern for source in sources if source.pattern is not None]
+    group = PatternGroup(patterns, sum(source.cost for source in sources))
+
+    def one_by_one(variables: Variables, budget: Budget) -> Sequence[str]:
+        return [source.render(variables, budget) for source in sources]
+
+    def at_once(variables: Variables, budget: Budget) -> Sequence[str]:
+        texts = group.render(variables, budget)
+        return one_by_one(variables, budget) if texts is None else texts
+
+    return at_once if len(patterns) == len(sources) else one_by_one
+
+
+def _is_plain_in_json(text: str) -> bool:
+    """Whether JSON escapes no character of a text."""
+    if text.isprintable():  # no control character, and no half of a surrogate pair
+        return '"' not in text and "\\" not in text
+    return _ESCAPED_IN_JSON.search(text) is None
 
 
 def _document_pattern(document: Any, sources: Sequence[Source]) -> Pattern | None:

@@ -79,6 +79,8 @@ def check_locale(text: str, field: str) -> str:
 
 def choose(wanted: str | None, own: str, available: Collection[str]) -> str:
     """The best of what is available (in its plain form); RFC 4647, lookup: subtags are cut off from the end."""
+    if wanted is not None and wanted in available:
+        return wanted
     for start in (wanted, own):
         tag = (start or "").replace("_", "-").lower()
         while tag:

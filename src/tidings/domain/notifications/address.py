@@ -66,6 +66,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 def check_line(text: str, field: str) -> str:
     """Refuse a text that cannot be a header or a single line: line breaks, control characters, half surrogate pairs."""
+    if text.isprintable():  # then it has none of them; a few other texts, such as those with U+00A0, have none either
+        return text
     if _CONTROL.search(text):
         raise Invalid(field, "has a line break or a control character: write it in one line")
     if not text.isascii() and _SURROGATE.search(text):
@@ -86,7 +88,7 @@ def check_email(text: str, field: str = "email") -> str:
         raise Invalid(
             field, f"{text[:80]!r} is not an e-mail address: {problem}; write one such as ada@example.com"
         ) from None
-    local_bytes = len(local.encode())
+    local_bytes = len(local) if local.isascii() else len(local.encode())
     if local_bytes + 1 + len(encoded) > EMAIL_BYTES_MAX or local_bytes > LOCAL_BYTES_MAX:
         raise Invalid(field, f"is longer than {EMAIL_BYTES_MAX} bytes, or {LOCAL_BYTES_MAX} before the @")
     return text

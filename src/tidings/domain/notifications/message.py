@@ -19,6 +19,7 @@ CHANNEL_NAMES: tuple[ChannelName, ...] = ("email", "sms", "push", "webhook", "in
 ID_BYTES_MAX = 256
 SUBJECT_CHARACTERS_MAX = 500
 BODY_BYTES_MAX = 1 << 20
+CHARACTER_BYTES_MAX = 4  # in UTF-8
 SMS_CHARACTERS_MAX = 1_600  # ten segments; Twilio refuses more
 GSM_ALONE, GSM_PART = 160, 153  # septets; each of several parts uses seven for its header
 UCS_ALONE, UCS_PART = 70, 67  # units of 16 bits
@@ -47,7 +48,8 @@ class Email(msgspec.Struct, frozen=True, gc=False):
         check_email(self.to, "to")
         _check_title(self.subject, "subject")
         _check_body(self.text, "text")
-        _check_body(self.html or "", "html")
+        if self.html is not None:
+            _check_body(self.html, "html")
         if self.to_name is not None:
             _check_title(self.to_name, "to_name")
         if self.unsubscribe_url is not None and not check_url(self.unsubscribe_url, "unsubscribe_url").path.isascii():
@@ -155,6 +157,8 @@ def _check_title(text: str, field: str) -> None:
 def _check_body(text: str, field: str) -> None:
     if "\x00" in text:
         raise Invalid(field, "has a NUL character: leave it out")
+    if len(text) <= BODY_BYTES_MAX // CHARACTER_BYTES_MAX:
+        return
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > BODY_BYTES_MAX:
         raise Invalid(field, f"has {size} bytes, more than {BODY_BYTES_MAX}")

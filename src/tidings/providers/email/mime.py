@@ -18,6 +18,7 @@ from tidings.domain.notifications.message import Email
 LINE_BYTES_MAX = 990  # RFC 5321 allows 998
 DIGESTS_KEPT = 256  # of ids of messages: one is needed when a message is written, and when it was accepted
 PLAIN_CHARACTERS_MAX = 60  # a longer header value is folded
+LINES_KEPT, KEPT_CHARACTERS_MAX = 4_096, 512  # quoted-printable
 
 _ENCODED_WORD = "=?"  # how one begins (RFC 2047)
 _ATOM = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 !#$%&'*+-/=?^_`{|}~")
@@ -38,11 +39,11 @@ def message_id(message: Email, sender: Sender) -> str:
 
 
 def compose(message: Email, sender: Sender, now: int) -> bytes:
-    """The whole e-mail, its lines ended by CRLF."""
-    digest = _digest(message.id)
+    """The whole e-mail. Its lines end with CRLF, and it has no other CR or LF."""
+    digest, to = _digest(message.id), message.to
     head = (
         f"From: {sender.header}\r\n"
-        f"To: {mailbox(ascii_domain(message.to), message.to_name or '')}\r\n"
+        f"To: {mailbox(to if to.isascii() else ascii_domain(to), message.to_name or '')}\r\n"
         f"Subject: {_words(message.subject)}\r\n"
         f"Date: {_date(now // 1_000_000)}\r\n"
         f"Message-ID: <{digest}@{sender.domain}>\r\n"
@@ -51,17 +52,16 @@ def compose(message: Email, sender: Sender, now: int) -> bytes:
     if message.unsubscribe_url is not None:
         one_click = "List-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"
         head = f"{head}List-Unsubscribe: <{message.unsubscribe_url}>\r\n{one_click}"
-    text = _part(b"plain", message.text)
+    _check_line_ends(head)
+    text_head, text = _part("plain", message.text)
     if message.html is None:
-        return head.encode() + text
-    html = _part(b"html", message.html)
+        return b"%b%b" % (f"{head}{text_head}".encode(), text)
+    html_head, html = _part("html", message.html)
     boundary = _boundary(digest, text, html)
-    return (
-        b'%bContent-Type: multipart/alternative; boundary="%b"\r\n'
-        b"\r\n--%b\r\n%b"  # the line break before a boundary is not part of the body before it
-        b"\r\n--%b\r\n%b"
-        b"\r\n--%b--\r\n"
-    ) % (head.encode(), boundary, boundary, text, boundary, html, boundary)
+    # The line break before a boundary is not part of the body before it.
+    before = f'{head}Content-Type: multipart/alternative; boundary="{boundary}"\r\n\r\n--{boundary}\r\n{text_head}'
+    between = f"\r\n--{boundary}\r\n{html_head}"
+    return b"%b%b%b%b\r\n--%b--\r\n" % (before.encode(), text, between.encode(), html, boundary.encode())
 
 
 @lru_cache(DIGESTS_KEPT)
@@ -108,31 +108,48 @@ def _words(text: str) -> str:
     return Header(text, "utf-8", maxlinelen=70).encode(linesep="\r\n")
 
 
-def _part(kind: bytes, text: str) -> bytes:
-    """One body with its own headers: plain where the mail system leaves it alone, else quoted-printable."""
+def _check_line_ends(head: str) -> None:
+    """Refuse a header with a bare CR or LF, whatever was checked before: servers would read it in different ways."""
+    if not head.count("\r\n") == head.count("\n") == head.count("\r"):
+        raise Invalid("headers", "have a line break")
+
+
+def _part(kind: str, text: str) -> tuple[str, bytes]:
+    """The headers of one body, and the body: plain where the mail system leaves it alone, else quoted-printable."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    data = text.encode("utf-8", "replace")
-    if not data.endswith(b"\n"):
-        data += b"\n"
-    if data.isascii() and _has_short_lines(data):
-        coding = b"7bit"
+    if not text.endswith("\n"):
+        text += "\n"
+    if text.isascii() and _has_short_lines(text):
+        coding, body = "7bit", text.replace("\n", "\r\n").encode()
     else:
-        coding, data = b"quoted-printable", binascii.b2a_qp(data, istext=True)
-    return b'Content-Type: text/%b; charset="utf-8"\r\nContent-Transfer-Encoding: %b\r\n\r\n%b' % (
-        kind,
-        coding,
-        data.replace(b"\n", b"\r\n"),
+        coding, body = "quoted-printable", quoted_printable(text)
+    return f'Content-Type: text/{kind}; charset="utf-8"\r\nContent-Transfer-Encoding: {coding}\r\n\r\n', body
+
+
+def quoted_printable(text: str) -> bytes:
+    """A text (RFC 2045, 6.7) with lines ended by CRLF. Most lines are the same in many e-mails: these are kept."""
+    lines = text.split("\n")
+    return b"\r\n".join(
+        [_kept_line(line) if len(line) <= KEPT_CHARACTERS_MAX else _quoted_line(line) for line in lines]
     )
 
 
-def _has_short_lines(data: bytes) -> bool:
-    return len(data) <= LINE_BYTES_MAX or max(map(len, data.split(b"\n"))) <= LINE_BYTES_MAX
+def _quoted_line(line: str) -> bytes:
+    quoted = binascii.b2a_qp(line.encode("utf-8", "replace"), istext=True)
+    return quoted.replace(b"\n", b"\r\n")  # those that it adds to long lines
 
 
-def _boundary(digest: str, *bodies: bytes) -> bytes:
-    """A line that does not stand in any body."""
-    boundary = f"=_{digest[:32]}".encode()
-    while any(boundary in body for body in bodies):
-        boundary = b"=_" + hashlib.sha256(boundary).hexdigest()[:32].encode()
+_kept_line = lru_cache(LINES_KEPT)(_quoted_line)
+
+
+def _has_short_lines(text: str) -> bool:
+    return len(text) <= LINE_BYTES_MAX or max(map(len, text.split("\n"))) <= LINE_BYTES_MAX
+
+
+def _boundary(digest: str, text: bytes, html: bytes) -> str:
+    """A line that stands in neither body."""
+    boundary = f"=_{digest[:32]}"
+    while boundary.encode() in text or boundary.encode() in html:
+        boundary = "=_" + hashlib.sha256(boundary.encode()).hexdigest()[:32]
     return boundary

@@ -6,8 +6,12 @@ round trips with PIPELINING (RFC 2920) instead of four, and a fraction of the CP
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+import msgspec
 
 from tidings.clock import Clock
 from tidings.tasks import Deadlines
@@ -15,10 +19,9 @@ from tidings.tasks import Deadlines
 REPLY_BYTES_MAX = 64 * 1024  # of all replies to one message
 
 _CODES = {str(code).encode(): code for code in range(200, 600)}
-_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """A reply of the server; `text` has all of its lines."""
 
     code: int
@@ -28,7 +31,7 @@ class Reply(NamedTuple):
         return f"{self.code} {self.text}"
 
 
-class Exchange(NamedTuple):
+class Exchange(msgspec.Struct, frozen=True, gc=False):
     """What is written at once, and the first digit that the reply to each of its commands must have."""
 
     data: bytes
@@ -38,17 +41,17 @@ class Exchange(NamedTuple):
 class Dialogue:
     """Exchanges, each begun once all replies to the one before are as wanted; and how far they came.
 
-    `refused` is the first reply that is not as wanted, `accepted` counts the replies before it, and `written` the
-    exchanges that were begun.
+    `received` counts the replies, and `accepted` those before the first one that is not as wanted, which is `refused`.
+    `last_code` is the code of the last reply after a refusal. `written` counts the exchanges that were begun, and
+    `expected` the replies to them.
     """
 
-    __slots__ = ("accepted", "exchanges", "expected", "refused", "replies", "written")
+    __slots__ = ("accepted", "exchanges", "expected", "last_code", "received", "refused", "written")
 
     def __init__(self, *exchanges: Exchange) -> None:
         self.exchanges = exchanges
-        self.replies: list[Reply] = []
         self.refused: Reply | None = None
-        self.accepted = self.written = self.expected = 0
+        self.received = self.accepted = self.written = self.expected = self.last_code = 0
 
     @property
     def is_over(self) -> bool:
@@ -62,15 +65,33 @@ class Dialogue:
         self.expected += len(exchange.wanted)
         return exchange.data
 
+    def take_all(self, data: bytes) -> bool:
+        """Take all replies to the exchange that was begun last, if this is exactly these, each as wanted and in one
+        line, as most are; nothing otherwise."""
+        wanted = self.exchanges[self.written - 1].wanted
+        count = len(wanted)
+        if self.received + count != self.expected or _as_wanted(wanted).fullmatch(data) is None:
+            return False
+        self.received += count
+        self.accepted += count
+        return True
+
     def take(self, reply: Reply) -> None:
         """The next reply to the exchange that was begun last."""
         if self.refused is None:
             wanted = self.exchanges[self.written - 1].wanted
-            if reply.code // 100 == wanted[len(self.replies) - self.expected]:
+            if reply.code // 100 == wanted[self.received - self.expected]:
                 self.accepted += 1
             else:
                 self.refused = reply
-        self.replies.append(reply)
+        self.received += 1
+        self.last_code = reply.code
+
+
+@lru_cache
+def _as_wanted(wanted: tuple[int, ...]) -> re.Pattern[bytes]:
+    """One line for each reply, which begins with the digit that is wanted."""
+    return re.compile(b"".join([rb"%d[0-9]{2}(?: [^\r\n]*)?\r\n" % digit for digit in wanted]))
 
 
 class SessionLost(Exception):
@@ -162,19 +183,27 @@ class Session(asyncio.Protocol):
         if self._received > REPLY_BYTES_MAX:
             self._lose(SessionLost(f"the replies are larger than {REPLY_BYTES_MAX} bytes"))
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            error = self._take(line.rstrip(b"\r"))
+        dialogue = self._dialogue
+        if self._rest or self._lines or not dialogue.take_all(data):
+            error = self._read(data)
             if error:
                 self._lose(SessionLost(error))
                 return
-        dialogue = self._dialogue
-        if len(dialogue.replies) < dialogue.expected:
-            return
+            if dialogue.received < dialogue.expected:
+                return
         if dialogue.is_over:
             self._waiter.set_result(None)
         else:
             self._write()
+
+    def _read(self, data: bytes) -> str:
+        """Read the next piece of the replies; returns what is wrong with it."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            error = self._take(line.rstrip(b"\r"))
+            if error:
+                return error
+        return ""
 
     def _take(self, line: bytes) -> str:
         """Take one line of a reply (`250-more` or `250 last`); returns what is wrong with it."""
@@ -182,7 +211,7 @@ class Session(asyncio.Protocol):
         if code is None or separator not in {b" ", b"-", b""}:
             return "the server does not speak SMTP"
         dialogue = self._dialogue
-        if len(dialogue.replies) == dialogue.expected:
+        if dialogue.received == dialogue.expected:
             return "the server sent more replies than it was asked for"
         self._lines.append(line[4:].decode("utf-8", "replace"))
         if separator != b"-":
@@ -199,16 +228,11 @@ class Session(asyncio.Protocol):
 
 
 def dot_stuffed(content: bytes) -> bytes:
-    """A message as it follows DATA: all lines ended by CRLF, dots at their beginning doubled, and the final dot.
+    """A message as it follows DATA: dots at the beginning of its lines doubled, and the final dot.
 
-    A bare CR or LF would let text be read as the end of the message by some servers (SMTP smuggling).
+    All of its lines must end with CRLF, as `compose` writes them: a bare CR or LF would let text be read as the end of
+    the message by some servers (SMTP smuggling).
     """
-    if not content.count(b"\r\n") == content.count(b"\n") == content.count(b"\r"):
-        content = _LINE_END.sub(b"\r\n", content)
-    if not content.endswith(b"\r\n"):
-        content += b"\r\n"
-    if content.startswith(b"."):
-        content = b"." + content
     return content.replace(b"\r\n.", b"\r\n..") + b".\r\n"
 
 
@@ -245,23 +269,29 @@ class Pool(Generic[Connection]):
     ) -> None:
         self._connect, self._disconnect = connect, disconnect
         self._clock = clock
-        self._turns = asyncio.Semaphore(size)
+        self._free = size  # turns: so many more connections may be in use
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._uses_max, self._idle_us = uses_max, idle_us
         self._idle: list[Lease[Connection]] = []
 
+    def take_idle(self) -> Lease[Connection] | None:
+        """The connection that was used last, if one is free at once. Give it back."""
+        lease = self._pop_idle() if self._free else None
+        if lease is not None:
+            self._free -= 1
+        return lease
+
     async def take(self, *, fresh: bool = False) -> Lease[Connection]:
         """The connection that was used last, or a new one; raises what connecting raises. Give it back."""
-        await self._turns.acquire()
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait()
         try:
-            while self._idle and not fresh:
-                lease = self._idle.pop()
-                if self._clock.elapsed() - lease.returned <= self._idle_us:
-                    lease.uses += 1
-                    return lease
-                self._disconnect(lease.connection)
-            return Lease(await self._connect())
+            lease = None if fresh else self._pop_idle()
+            return Lease(await self._connect()) if lease is None else lease
         except BaseException:
-            self._turns.release()
+            self._release()
             raise
 
     def give(self, lease: Lease[Connection], *, usable: bool) -> None:
@@ -273,9 +303,37 @@ class Pool(Generic[Connection]):
             else:
                 self._disconnect(lease.connection)
         finally:
-            self._turns.release()
+            self._release()
 
     def close(self) -> None:
         """Close those that are not in use."""
         while self._idle:
             self._disconnect(self._idle.pop().connection)
+
+    def _pop_idle(self) -> Lease[Connection] | None:
+        while self._idle:
+            lease = self._idle.pop()
+            if self._clock.elapsed() - lease.returned <= self._idle_us:
+                lease.uses += 1
+                return lease
+            self._disconnect(lease.connection)
+        return None
+
+    async def _wait(self) -> None:
+        """Wait for a turn, which `_release` hands to the one that has waited longest."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

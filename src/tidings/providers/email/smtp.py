@@ -21,7 +21,7 @@ from tidings.domain.notifications.delivery import (
     Temporary,
     TemporaryReason,
     Verdict,
-    built,
+    unbuildable,
 )
 from tidings.domain.notifications.message import ChannelName, Email, Rendered
 from tidings.domain.secret import Secret, shortened
@@ -85,6 +85,7 @@ class Smtp:
         self._settings = settings
         self._clock = clock
         self._sender = Sender(settings.sender, settings.sender_name)
+        self._mail = f"MAIL FROM:<{self._sender.address}>".encode()
         self._secrets = (settings.password,) if settings.password else ()
         self._tls = trusted(settings.ca_file)
         self._hostname: str | None = None  # of this machine: what it is called is looked up once
@@ -108,49 +109,62 @@ class Smtp:
 
     async def send(self, message: Rendered) -> Verdict:
         assert isinstance(message, Email)
-        content = built(lambda: dot_stuffed(compose(message, self._sender, self._clock.now())))
-        if isinstance(content, Permanent):
-            return content
-        envelope = _Envelope(self._sender.address, message.to)
-        verdict = await self._attempt(envelope, content, fresh=False)
-        verdict = verdict or await self._attempt(envelope, content, fresh=True) or Temporary("connection_lost")
+        try:
+            content = dot_stuffed(compose(message, self._sender, self._clock.now()))
+        except Exception as error:  # noqa: BLE001 - this one message cannot be built
+            return unbuildable(error)
+        to = message.to
+        verdict = await self._attempt(to, content, fresh=False)
+        verdict = verdict or await self._attempt(to, content, fresh=True) or Temporary("connection_lost")
         return Accepted(message_id(message, self._sender)) if verdict is _ACCEPTED else verdict
 
     async def close(self) -> None:
         self._pool.close()
 
-    async def _attempt(self, envelope: "_Envelope", content: bytes, *, fresh: bool) -> Verdict | None:
+    async def _attempt(self, to: str, content: bytes, *, fresh: bool) -> Verdict | None:
         """One try over one connection; None if a kept one was closed before it accepted anything."""
         try:
-            lease = await self._pool.take(fresh=fresh)
+            lease = (None if fresh else self._pool.take_idle()) or await self._pool.take(fresh=fresh)
         except aiosmtplib.SMTPResponseException as error:
             return judge("connect", error.code, self._detail(f"{error.code} {error.message}"))
         except (aiosmtplib.SMTPException, OSError) as error:
             return self._not_connected(error)
         session, is_usable = lease.connection, False
-        dialogue = envelope.dialogue(content, pipelines=session.pipelines)
+        dialogue = self._dialogue(to, content, pipelines=session.pipelines)
         try:
-            if envelope.is_utf8 and not session.takes_utf8:
+            if not to.isascii() and not session.takes_utf8 and _needs_utf8(to):
                 is_usable = True
                 return Permanent("not_supported", _NO_UTF8)
             await session.hold(dialogue)
             is_usable = dialogue.refused is None or await _reset(session, dialogue)
         except SessionLost as error:
             if dialogue.refused is None:
-                return None if lease.is_kept and not dialogue.replies else self._lost(dialogue, error)
+                return None if lease.is_kept and not dialogue.received else self._lost(dialogue, error)
         finally:
             if not is_usable:
                 session.close()
             self._pool.give(lease, usable=is_usable)
-        return _ACCEPTED if dialogue.refused is None else self._refused(dialogue, envelope, is_kept=lease.is_kept)
+        return _ACCEPTED if dialogue.refused is None else self._refused(dialogue, to, is_kept=lease.is_kept)
 
-    def _refused(self, dialogue: Dialogue, envelope: "_Envelope", *, is_kept: bool) -> Verdict | None:
+    def _dialogue(self, to: str, content: bytes, *, pipelines: bool) -> Dialogue:
+        """The whole transaction of a message, its commands together where the server allows it."""
+        options = b""
+        if not to.isascii():
+            options = b" SMTPUTF8 BODY=8BITMIME" if _needs_utf8(to) else b""
+            to = ascii_domain(to)
+        mail, rcpt, data = b"%b%b\r\n" % (self._mail, options), b"RCPT TO:<%b>\r\n" % to.encode(), b"DATA\r\n"
+        last = Exchange(content, (2,))
+        if pipelines:
+            return Dialogue(Exchange(b"%b%b%b" % (mail, rcpt, data), (2, 2, 3)), last)
+        return Dialogue(Exchange(mail, (2,)), Exchange(rcpt, (2,)), Exchange(data, (3,)), last)
+
+    def _refused(self, dialogue: Dialogue, to: str, *, is_kept: bool) -> Verdict | None:
         """What the refusal of a message means; None if the server closed a kept connection."""
         refused, step = dialogue.refused, _STEPS[dialogue.accepted]
         assert refused is not None
         if refused.code == _CLOSING and is_kept and step == "mail":
             return None
-        if refused.code >= 500 and envelope.is_utf8 and step == "mail":
+        if refused.code >= 500 and _needs_utf8(to) and step == "mail":
             return Permanent("not_supported", self._detail(str(refused)))  # of this recipient; it is not our sender
         return judge(step, refused.code, self._detail(str(refused)))
 
@@ -202,28 +216,14 @@ class Smtp:
         return Temporary(reason, self._detail(str(error)), may_have_arrived=is_written)
 
 
-class _Envelope:
-    """The sender and the recipient of one message, as commands."""
-
-    __slots__ = ("_mail", "_rcpt", "is_utf8")
-
-    def __init__(self, sender: str, to: str) -> None:
-        self.is_utf8 = not to.isascii() and not to.rpartition("@")[0].isascii()
-        options = " SMTPUTF8 BODY=8BITMIME" if self.is_utf8 else ""
-        self._mail = f"MAIL FROM:<{sender}>{options}\r\n".encode()
-        self._rcpt = f"RCPT TO:<{ascii_domain(to)}>\r\n".encode()
-
-    def dialogue(self, content: bytes, *, pipelines: bool) -> Dialogue:
-        """The whole transaction, its commands together where the server allows it."""
-        last = Exchange(content, (2,))
-        if pipelines:
-            return Dialogue(Exchange(b"%b%bDATA\r\n" % (self._mail, self._rcpt), (2, 2, 3)), last)
-        return Dialogue(Exchange(self._mail, (2,)), Exchange(self._rcpt, (2,)), Exchange(b"DATA\r\n", (3,)), last)
+def _needs_utf8(to: str) -> bool:
+    """Whether a server must know SMTPUTF8 (RFC 6531) for an address: its domain can be written in ASCII."""
+    return not to.rpartition("@")[0].isascii()
 
 
 async def _reset(session: Session, refused: Dialogue) -> bool:
     """Whether the connection can be used for the next message after a refusal."""
-    if refused.replies[-1].code == _GO_AHEAD:
+    if refused.last_code == _GO_AHEAD:
         await session.hold(Dialogue(_EMPTY))
     reset = Dialogue(_RESET)
     await session.hold(reset)

@@ -71,12 +71,12 @@ class Side:
         self.recorder = Recorder(services.engine)
         self._made = 0
         self.acceptance = Acceptance(
-            services.tables, self.recorder, services.templates, services.clock, self._make_id, has_links=False
+            services.tables, self.recorder, services.templates, services.clock, self._make_ids, has_links=False
         )
 
-    def _make_id(self, now: int) -> str:
-        self._made += 1
-        return f"n_{now}_{self._made}"
+    def _make_ids(self, now: int, count: int) -> list[str]:
+        self._made += count
+        return [f"n_{now}_{number}" for number in range(self._made - count, self._made)]
 
 
 def _profile(rng: random.Random) -> Profile:
@@ -179,7 +179,7 @@ async def test_requests_that_differ_only_in_their_user_are_accepted_as_one_by_on
     await _fill(sides, rng)
     ids: list[str] = []
     for side in sides:
-        monkeypatch.setattr(side.acceptance, "_make_id", lambda now: f"n_{now}_{len(ids)}")
+        monkeypatch.setattr(side.acceptance, "_make_ids", lambda now, count: [f"n_{now}_{len(ids)}"] * count)
     for _ in range(SCRIPTS):
         asked = {name: value for name, value in _asked(rng, sides[0].services.clock).items() if name != "dedupe_key"}
         request = msgspec.convert(asked, NotificationRequest)

@@ -119,9 +119,12 @@ def notification_put(notification: Notification, expected: int, until: int | Non
     return Put(key, encode(notification), expected, values, until)
 
 
-def new_notifications(tenant: str) -> BulkGroups:
-    """Notifications for users that must be as they were read, to be filled in by column."""
-    return BulkGroups(table="notification", required_table="app_user", own_column=0, tenant=tenant)
+def new_notifications(tenant: str, *, are_new: bool = False) -> BulkGroups:
+    """Notifications for users that must be as they were read, to be filled in by column.
+
+    `are_new` says that their ids were made just now.
+    """
+    return BulkGroups(table="notification", required_table="app_user", own_column=0, tenant=tenant, are_new=are_new)
 
 
 # Deliveries

@@ -89,14 +89,16 @@ class BulkGroups(Sequence[ChangeGroup]):
 
     The new rows, of the table `table`, have these names and bodies. The column `own_column` of each names the row of
     `required_table` that must have the version in `versions`; the values of all other columns are the same for the
-    groups of a part. A store may write them in bulk; to others they are groups like any others.
+    groups of a part. A store may write them in bulk; to others they are groups like any others. `are_new` says that the
+    names were made just now, so that no row can have them.
     """
 
-    def __init__(self, *, table: str, required_table: str, own_column: int, tenant: str) -> None:
+    def __init__(self, *, table: str, required_table: str, own_column: int, tenant: str, are_new: bool = False) -> None:
         self.table = table
         self.required_table = required_table
         self.own_column = own_column
         self.tenant = tenant
+        self.are_new = are_new
         self.names: list[str] = []
         self.bodies: list[bytes] = []
         self.own: list[str] = []

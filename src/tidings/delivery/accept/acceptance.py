@@ -2,15 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from secrets import token_hex
 
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.accept.draft import Bulk, Draft, Plan, Recipient, draft
+from tidings.delivery.accept.draft import Bulk, Draft, Plan, Recipient, Stencil, draft
 from tidings.delivery.accept.dry_run import DryRun, Pace
-from tidings.delivery.accept.request import AcceptResult, NotificationRequest, check, dedupe_window_us, without_known
+from tidings.delivery.accept.request import (
+    AcceptedColumns,
+    AcceptResult,
+    AcceptResults,
+    NotificationRequest,
+    check,
+    dedupe_window_us,
+    without_known,
+)
 from tidings.delivery.engine import NotificationEngine
 from tidings.delivery.notifications.status import Status, StatusReader
 from tidings.delivery.people.unsubscribe import NO_LINK
@@ -41,6 +50,7 @@ TRIES_MAX = 40
 LOOK_UPS_MAX = 50  # at once
 BULK_MIN = 16  # recipients of one request who are accepted in bulk
 BULK_SLICE = 50
+RANDOM_BYTES = 6  # of an id
 OTHER_CONTENT = "the id belongs to a notification with other content"
 
 
@@ -57,6 +67,16 @@ class _Pending(msgspec.Struct):
     result: AcceptResult | None = None
 
 
+class _Drafts(msgspec.Struct, frozen=True):
+    """The recipients of a request: the results of those accepted in bulk, and by place a draft for each other one."""
+
+    results: AcceptResults
+    alone: dict[int, _Pending | Invalid]
+
+
+_NO_DRAFTS = _Drafts(AcceptResults(0), {})
+
+
 class PreparedBulk(msgspec.Struct):
     """Requests that differ only in their user, as far as they could be prepared in bulk."""
 
@@ -64,6 +84,23 @@ class PreparedBulk(msgspec.Struct):
     request: NotificationRequest
     users: Sequence[str]
     bulk: Bulk | None = None
+
+
+class PreparedResults:
+    """The results of requests that differ only in their user: in columns if accepted in bulk, others by place."""
+
+    def __init__(
+        self, columns: Sequence[AcceptedColumns], others: dict[int, AcceptResults | Invalid | StoreError]
+    ) -> None:
+        self.columns = columns
+        self.others = others
+
+    def each(self, count: int) -> list[Sequence[AcceptResult] | Invalid | StoreError]:
+        """The results of all of them, one by one."""
+        found: dict[int, Sequence[AcceptResult] | Invalid | StoreError] = dict(self.others)
+        for columns in self.columns:
+            found.update((place, [result]) for place, result in columns.results())
+        return [found[place] for place in range(count)]
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -74,9 +111,11 @@ class Prepared(msgspec.Struct, frozen=True):
     user: Row | None
 
 
-def made_id(now: int) -> str:
-    """A unique id that sorts by time."""
-    return f"n_{now:016d}_{token_hex(6)}"
+def made_ids(now: int, count: int) -> list[str]:
+    """Unique ids that sort by time. The random parts of all come from one system call."""
+    prefix, digits = f"n_{now:016d}_", token_hex(RANDOM_BYTES * count)
+    width = 2 * RANDOM_BYTES
+    return [prefix + digits[start : start + width] for start in range(0, len(digits), width)]
 
 
 class Acceptance:
@@ -92,7 +131,7 @@ class Acceptance:
         schedules: NotificationEngine,
         templates: TemplateRepository,
         clock: Clock,
-        make_id: Callable[[int], str] = made_id,
+        make_ids: Callable[[int, int], list[str]] = made_ids,
         served: frozenset[ChannelName] | None = None,
         *,
         webhook_check: WebhookCheck = any_webhook,
@@ -103,7 +142,7 @@ class Acceptance:
         self._schedules = schedules
         self._templates = templates
         self._clock = clock
-        self._make_id = make_id
+        self._make_ids = make_ids
         self._served = served
         self._check_webhook = webhook_check
         self._has_links = has_links
@@ -128,6 +167,10 @@ class Acceptance:
         """
         if not request.users and request.id is None and request.dedupe_key is None:
             return [await self._accept_new(tenant, request, since)]
+        return [*await self.accept_list(tenant, request, since)]
+
+    async def accept_list(self, tenant: str, request: NotificationRequest, since: int | None = None) -> AcceptResults:
+        """The same, with the results of those who were accepted in bulk in columns."""
         [results] = await self.accept_many(tenant, [request], since)
         if isinstance(results, Invalid):
             raise results
@@ -149,14 +192,14 @@ class Acceptance:
             self._conclude(pending, result)
         if pending.result is None:  # the user was changed meanwhile
             await self._commit(tenant, [pending], Pace(self._clock))
-        results = _results(plan, [pending])
+        results = _results(plan, _Drafts(AcceptResults(1), {0: pending}))
         if isinstance(results, Invalid):
             raise results
         return results[0]
 
     async def accept_many(
         self, tenant: str, requests: Sequence[NotificationRequest], since: int | None = None
-    ) -> list[list[AcceptResult] | Invalid]:
+    ) -> list[AcceptResults | Invalid]:
         """Accept many requests, in order, with one look-up and one transaction; `Invalid` for each that is wrong."""
         pace = Pace(self._clock)
         dry_runs: dict[object, DryRun] | None = {} if len(requests) > 1 else None
@@ -169,33 +212,34 @@ class Acceptance:
                 plans.append(invalid)
             await pace.turn()
         rows = await self._load_users(tenant, plans)
-        drafts = [[] if isinstance(plan, Invalid) else await self._drafts(plan, rows, pace) for plan in plans]
-        await self._commit(tenant, [each for some in drafts for each in some if isinstance(each, _Pending)], pace)
-        results: list[list[AcceptResult] | Invalid] = []
+        drafts = [_NO_DRAFTS if isinstance(plan, Invalid) else await self._drafts(plan, rows, pace) for plan in plans]
+        pending = [each for some in drafts for each in some.alone.values() if isinstance(each, _Pending)]
+        await self._commit(tenant, pending, pace)
+        results: list[AcceptResults | Invalid] = []
         for plan, some in zip(plans, drafts, strict=True):
             results.append(plan if isinstance(plan, Invalid) else _results(plan, some))
             await pace.turn()
         return results
 
-    async def _drafts(
-        self, plan: Plan, rows: dict[str, Row | None], pace: Pace
-    ) -> list[_Pending | AcceptResult | Invalid]:
+    async def _drafts(self, plan: Plan, rows: dict[str, Row | None], pace: Pace) -> "_Drafts":
         """For each recipient of a request a draft, or the result if they were accepted in bulk."""
         users = plan.users
-        ids = [plan.id_for(user) for user in users]
+        ids = plan.ids
         found = [None if user is None else rows[user] for user in users]
         bulk = await self._prepare_bulk(plan, ids, found, pace)
-        done = await self._commit_bulk(len(ids), bulk, pace)
-        return [
-            one or await self._try_draft(Recipient(plan, each, user, row), pace)
-            for one, each, user, row in zip(done, ids, users, found, strict=True)
-        ]
+        results = AcceptResults(len(ids), await self._commit_bulk(bulk))
+        alone = {
+            place: await self._try_draft(Recipient(plan, ids[place], users[place], found[place]), pace)
+            for place in results.left
+        }
+        return _Drafts(results, alone)
 
     async def accept_bulk(
         self, tenant: str, request: NotificationRequest, users: Sequence[str]
-    ) -> list[list[AcceptResult] | Invalid | StoreError]:
+    ) -> list[Sequence[AcceptResult] | Invalid | StoreError]:
         """Accept requests that differ only in their user, and have no id; the same as `accept_many`, but in bulk."""
-        return await self.accept_prepared(await self.prepare_bulk(tenant, request, users))
+        results = await self.accept_prepared(await self.prepare_bulk(tenant, request, users))
+        return results.each(len(users))
 
     async def prepare_bulk(self, tenant: str, request: NotificationRequest, users: Sequence[str]) -> PreparedBulk:
         """Prepare such requests, so that only `accept_prepared` is left to do; nothing is stored yet."""
@@ -203,28 +247,25 @@ class Acceptance:
         with contextlib.suppress(Invalid):  # which says whose request is wrong
             self._check(request)
             plan = await self._plan(tenant, request, None, None)
-            ids = [self._make_id(plan.now) for _ in users]
+            ids = self._make_ids(plan.now, len(users))
             rows = await self._rows(tenant, users)
             prepared.bulk = await self._prepare_bulk(plan, ids, [rows[user] for user in users], Pace(self._clock))
         return prepared
 
-    async def accept_prepared(self, prepared: PreparedBulk) -> list[list[AcceptResult] | Invalid | StoreError]:
+    async def accept_prepared(self, prepared: PreparedBulk) -> "PreparedResults":
         """Accept what was prepared; a request that could not be is accepted by itself.
 
         If the store fails for these, they get its error, and the others their results.
         """
-        users, done = prepared.users, list[AcceptResult | None]([None] * len(prepared.users))
-        if prepared.bulk is not None:
-            done = await self._commit_bulk(len(users), prepared.bulk, Pace(self._clock))
-        alone = [user for user, one in zip(users, done, strict=True) if one is None]
-        left = [msgspec.structs.replace(prepared.request, user=user) for user in alone]
-        others: Sequence[list[AcceptResult] | Invalid | StoreError] = ()
+        columns: Sequence[AcceptedColumns] = () if prepared.bulk is None else await self._commit_bulk(prepared.bulk)
+        left = AcceptResults(len(prepared.users), columns).left
+        requests = [msgspec.structs.replace(prepared.request, user=prepared.users[place]) for place in left]
+        others: Sequence[AcceptResults | Invalid | StoreError] = ()
         try:
-            others = await self.accept_many(prepared.tenant, left) if left else ()
+            others = await self.accept_many(prepared.tenant, requests) if left else ()
         except StoreError as error:
             others = [error] * len(left)
-        following = iter(others)
-        return [next(following) if one is None else [one] for one in done]
+        return PreparedResults(columns, dict(zip(left, others, strict=True)))
 
     async def prepare(
         self, tenant: str, request: NotificationRequest, *, reuse: bool = False, stored: Notification | None = None
@@ -265,7 +306,7 @@ class Acceptance:
         self, tenant: str, request: NotificationRequest, since: int | None, dry_runs: dict[object, DryRun] | None
     ) -> Plan:
         now = self._clock.now()
-        name = request.id or self._make_id(now)
+        name = request.id or self._make_ids(now, 1)[0]
         batch = name if request.users and request.batch is None else request.batch
         compiled, pinned = None, None
         if request.template is not None:
@@ -320,22 +361,31 @@ class Acceptance:
                     await pace.turn(BULK_SLICE)
         return bulk
 
-    async def _commit_bulk(self, count: int, bulk: Bulk, pace: Pace) -> list[AcceptResult | None]:
-        """The results of that many recipients; None for each who is not in the bulk, or whose rows changed."""
-        results: list[AcceptResult | None] = [None] * count
-        groups, plan = bulk.groups(), bulk.plan
-        committed = iter(await self._schedules.commit(groups) if groups else ())
+    async def _commit_bulk(self, bulk: Bulk) -> list[AcceptedColumns]:
+        """The results of the recipients in the bulk, but for those whose rows changed or whose schedule was refused."""
+        groups, columns, start = bulk.groups(), list[AcceptedColumns](), 0
+        results = await self._schedules.commit(groups) if groups else ()
         for each in bulk.stencils:
-            zone, channels = None if each.form is None else each.form.zone, each.channels
-            for place, name, user in zip(each.places, each.names, each.users, strict=True):
-                done = next(committed)
-                if done.version and done.outcome is not None:
-                    due, note = done.outcome.due, self._note(done.outcome.note, plan.request.category, channels)
-                    results[place] = AcceptResult(
-                        name, "scheduled", user, due, channels, None, None, None, zone, plan.batch, note
-                    )
-            await pace.turn(len(each.places))
-        return results
+            end = start + len(each.places)
+            columns += self._columns(bulk.plan, each, results[start:end])
+            start = end
+        return columns
+
+    def _columns(self, plan: Plan, stencil: Stencil, results: Sequence[GroupResult]) -> Iterator[AcceptedColumns]:
+        """The results of a stencil; all in the same columns, unless their times differ."""
+        zone = None if stencil.form is None else stencil.form.zone
+        times = [
+            (done.outcome.due, done.outcome.note) if done.version and done.outcome is not None else None
+            for done in results
+        ]
+        for time in dict.fromkeys(times):
+            if time is None:
+                continue
+            due, note = time[0], self._note(time[1], plan.request.category, stencil.channels)
+            shared = AcceptResult("", "scheduled", None, due, stencil.channels, zone=zone, batch=plan.batch, note=note)
+            chosen = [each == time for each in times]
+            given = (stencil.places, stencil.names, stencil.users)
+            yield AcceptedColumns(shared, *([*compress(column, chosen)] for column in given))
 
     async def _known_ids(self, plan: Plan, ids: Sequence[str]) -> set[str]:
         """The ids that are known already. One that was made just now cannot be known."""
@@ -551,24 +601,21 @@ def _rejected(notification_id: str, user: str | None, invalid: Invalid) -> Accep
     return AcceptResult(notification_id, "rejected", user, reason=detail, field=invalid.field)
 
 
-def _results(plan: Plan, drafts: Sequence["_Pending | AcceptResult | Invalid"]) -> list[AcceptResult] | Invalid:
+def _results(plan: Plan, drafts: _Drafts) -> AcceptResults | Invalid:
     """The result for each recipient; what is wrong for the only one is the result of the request."""
-    results: list[AcceptResult] = []
-    for user, drafted in zip(plan.users, drafts, strict=True):
-        if isinstance(drafted, AcceptResult):
-            results.append(drafted)
-            continue
+    results, users, ids = drafts.results, plan.users, plan.ids
+    for place, drafted in drafts.alone.items():
         if isinstance(drafted, Invalid):
             if not plan.request.users:
                 return drafted
-            results.append(_rejected(plan.id_for(user), user, drafted))
+            results.alone[place] = _rejected(ids[place], users[place], drafted)
             continue
         result = drafted.result
         assert result is not None, "every draft has a result"
         if result.outcome == "rejected" and not plan.request.users:
             return Invalid(result.field or "at", result.reason or "")
         zone = zone_of(drafted.command.when)
-        results.append(result if zone is None else msgspec.structs.replace(result, zone=zone))
+        results.alone[place] = result if zone is None else msgspec.structs.replace(result, zone=zone)
     return results
 
 

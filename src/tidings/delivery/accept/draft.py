@@ -13,7 +13,7 @@ import msgspec
 from tidings.delivery.accept.dry_run import DryRun
 from tidings.delivery.accept.request import NotificationRequest
 from tidings.delivery.engine import NotificationEngine
-from tidings.delivery.rows import new_notifications, notification_put, recipient
+from tidings.delivery.rows import new_notifications, notification_put, read, recipient
 from tidings.delivery.templates import Compiled
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.message import CHANNEL_NAMES, SMS_CHARACTERS_MAX, ChannelName
@@ -30,7 +30,6 @@ _SAME = ("rrule", "cron", "start", "until", "count", "rdates", "exdates", "gap",
 _said = attrgetter(*_SAME)
 _NONE = _said(Timing())
 _encode = msgspec.json.Encoder().encode
-_decode_user = msgspec.json.Decoder(User).decode
 _MEASURED = re.compile(r"[+P]|\d+[a-z]", re.IGNORECASE)  # a duration, or meant as one
 _FORMS = "'tomorrow 09:00', 'monday 8:30' or '2026-11-20 09:00' for local time, 2026-11-20T09:00:00Z, or +5s"
 
@@ -159,9 +158,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The user of each recipient; None for an address."""
         return self.request.users or (self.request.user,)
 
-    def id_for(self, user: str | None) -> str:
-        """The id of the notification for one of the recipients."""
-        return f"{self.name}:{user}" if self.request.users else self.name
+    @property
+    def ids(self) -> Sequence[str]:
+        """The id of the notification for each recipient."""
+        name = self.name
+        return [f"{name}:{user}" for user in self.request.users] or [name]
 
     @property
     def is_heavy(self) -> bool:
@@ -255,6 +256,20 @@ class Stencil:
         self.versions += versions
 
 
+class _Reach(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a user by which a stencil is chosen; to decode all of them takes a third longer."""
+
+    name: str | None = None
+    email: str | None = None
+    phone: str | None = None
+    devices: tuple[msgspec.Raw, ...] = ()
+    webhook: str | None = None
+    zone: str = UTC
+    locale: str | None = None
+    variables: dict[str, str] = {}
+
+
+_decode_reach = msgspec.json.Decoder(_Reach).decode
 _Chosen = tuple[int, str, str, int]  # a place in the request, the id of the notification, the user, their row's version
 
 
@@ -279,7 +294,7 @@ class Bulk:
 
     def groups(self) -> BulkGroups:
         """What is to be committed, in the order of the stencils."""
-        groups = new_notifications(self.plan.tenant)
+        groups = new_notifications(self.plan.tenant, are_new=self.plan.request.id is None)
         for each in self.stencils:
             if each.form is None or not each.places:
                 continue
@@ -295,14 +310,13 @@ class Bulk:
         chosen: dict[Stencil, list[_Chosen]] = {}
         for place, notification_id, row in recipients:
             if row is not None:
-                user = _decode_user(row.body)
-                stencil = self._stencil(user)
+                stencil = self._stencil(_decode_reach(row.body), row)
                 if stencil is not None:
-                    chosen.setdefault(stencil, []).append((place, notification_id, user.id, row.version))
+                    chosen.setdefault(stencil, []).append((place, notification_id, row.key.name, row.version))
         for stencil, some in chosen.items():
             stencil.fill(some)
 
-    def _stencil(self, user: User) -> Stencil | None:
+    def _stencil(self, user: _Reach, row: Row) -> Stencil | None:
         """The stencil for a user; None if they have to be drafted alone."""
         dry_run = self.plan.dry_run
         kind = (
@@ -318,8 +332,9 @@ class Bulk:
         if found is not None:
             return found
         try:
-            found = self._reaching(kind[2:], user)
-            if dry_run.check(found.channels, user):
+            whole = read(row, User)
+            found = self._reaching(kind[2:], whole)
+            if dry_run.check(found.channels, whole):
                 self._by_kind[kind] = found
         except Invalid:
             return None

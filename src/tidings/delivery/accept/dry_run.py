@@ -7,7 +7,7 @@ passes with every such text. Where it does not pass, the variables themselves de
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tidings.clock import Clock
 from tidings.delivery.accept.request import NotificationRequest
@@ -27,6 +27,16 @@ STAND_IN = '"' * (4 * SHORT_CHARACTERS)
 
 Said = tuple[tuple[ChannelName, ...], str | None, tuple[tuple[str, str], ...]]
 Shape = tuple[str | tuple[str, bytes], ...]  # of variables: the name of each short text, the others with their values
+
+
+class HasVariables(Protocol):
+    """A user, as far as their own values matter."""
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def variables(self) -> dict[str, str]: ...
 
 
 class DryRun:
@@ -90,7 +100,7 @@ class DryRun:
             self._passed.add(kind)
         return is_general and not own
 
-    def short_names(self, user: User) -> tuple[str, ...] | None:
+    def short_names(self, user: HasVariables) -> tuple[str, ...] | None:
         """The names of the user's own values that the template prints, if all are short; None if they matter more."""
         if not self._prints_only or self._is_large(user):
             return None
@@ -103,7 +113,7 @@ class DryRun:
                 names.append(name)
         return tuple(names)
 
-    def _is_large(self, user: User) -> bool:
+    def _is_large(self, user: HasVariables) -> bool:
         """Whether the variables may be too large together."""
         return self._asked_bytes + sum(map(len, user.variables.values())) > VARIABLES_BYTES_MAX // 4
 

@@ -1,9 +1,9 @@
 """A notification as it is asked for, what is wrong with it whoever it is for, and what became of it."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, overload
 
 import msgspec
 
@@ -94,6 +94,60 @@ class AcceptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: str | None = None
     note: str | None = None
     state: State | None = None
+
+
+class AcceptedColumns(msgspec.Struct, frozen=True):
+    """Results that differ only in the id and the user, by column; `places` are those of the recipients."""
+
+    shared: AcceptResult
+    places: Sequence[int]
+    ids: Sequence[str]
+    users: Sequence[str]
+
+    def results(self) -> Iterator[tuple[int, AcceptResult]]:
+        """Each result with its place."""
+        shared = self.shared
+        rest = (shared.due, shared.channels, shared.reason, shared.field, shared.first, shared.zone, shared.batch)
+        for place, own_id, user in zip(self.places, self.ids, self.users, strict=True):
+            yield place, AcceptResult(own_id, shared.outcome, user, *rest, shared.note, shared.state)
+
+
+class AcceptResults(Sequence[AcceptResult]):
+    """The results of a request for its recipients, in order: in columns if they were accepted in bulk, others alone."""
+
+    def __init__(self, count: int, columns: Sequence[AcceptedColumns] = ()) -> None:
+        self.columns = columns
+        self.alone: dict[int, AcceptResult] = {}
+        self._count = count
+
+    @property
+    def batch(self) -> str | None:
+        """The batch that they belong to, if any was accepted."""
+        shared = (each.shared for each in self.columns)
+        return next((each.batch for each in (*shared, *self.alone.values()) if each.batch), None)
+
+    @property
+    def left(self) -> list[int]:
+        """The places without a result."""
+        done = {place for each in self.columns for place in each.places} | self.alone.keys()
+        return [place for place in range(self._count) if place not in done]
+
+    @cached_property
+    def _results(self) -> list[AcceptResult]:
+        found = dict(self.alone)
+        for each in self.columns:
+            found.update(each.results())
+        return [found[place] for place in range(self._count)]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> AcceptResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AcceptResult]: ...
+    def __getitem__(self, index: int | slice) -> AcceptResult | list[AcceptResult]:
+        return self._results[index]
 
 
 def check(ask: NotificationRequest) -> None:

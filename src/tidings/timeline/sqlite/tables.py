@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any
 
 import apsw
@@ -38,6 +39,7 @@ from tidings.timeline.store_rules import check_bulk, check_groups
 
 SHORT_KEYS_MAX = 16  # read on the event loop; more keys are read on a thread
 SINGLE_KEYS_MAX = 3  # looked up one by one; more keys of a table are looked up in one statement
+PACKED_KEYS_MIN = 32  # so many rows are read in one step: between two steps a thread may lose the interpreter lock
 WIPES_MAX = 40
 WIPE_PAUSE_S = 0.05
 
@@ -144,17 +146,38 @@ def get(connection: apsw.Connection, keys: Sequence[RowKey], now: int) -> list[R
     """The row of each key, all from one snapshot; None where there is none."""
     if len(keys) == 1:
         return [_get_one(connection, keys[0], now)]
-    found: list[Row | None] = [None] * len(keys)
     places: dict[tuple[str, str], list[int]] = {}
     for position, key in enumerate(keys):
-        places.setdefault((key.table, key.tenant), []).append(position)
+        place = key.table, key.tenant
+        if place in places:
+            places[place].append(position)
+        else:
+            places[place] = [position]
+    found: list[Row | None] = [None] * len(keys)
     with connection:  # one snapshot
-        for (table, tenant), positions in places.items():
-            rows = _look_up(connection, _GET[table], tenant, [keys[position].name for position in positions])
+        for positions in places.values():
+            rows = _get_all(connection, [keys[position] for position in positions], now)
             for position, row in zip(positions, rows, strict=True):
-                if row is not None and (row[2] is None or row[2] > now):
-                    found[position] = Row(keys[position], row[0], row[1], row[2])
+                found[position] = row
     return found
+
+
+def _get_all(connection: apsw.Connection, keys: Sequence[RowKey], now: int) -> list[Row | None]:
+    """The rows of keys of one table and tenant."""
+    table, tenant, names = keys[0].table, keys[0].tenant, [key.name for key in keys]
+    if table in _GET_PACKED and len(names) >= PACKED_KEYS_MIN and is_storable("".join(names)):
+        expiry, versions, sizes, bodies = connection.execute(
+            _GET_PACKED[table], (apsw.carray(tuple(names)), tenant)
+        ).get
+        if expiry is None:
+            ends = [*accumulate(map(int, sizes.split(",")))]
+            columns = zip(keys, map(int, versions.split(",")), [0, *ends], ends, strict=False)
+            return [Row(key, bodies[start:end], version) if version else None for key, version, start, end in columns]
+    rows = _look_up(connection, _GET[table], tenant, names)
+    return [
+        None if row is None or (row[2] is not None and row[2] <= now) else Row(key, *row)
+        for key, row in zip(keys, rows, strict=True)
+    ]
 
 
 def _get_one(connection: apsw.Connection, key: RowKey, now: int) -> Row | None:
@@ -284,10 +307,10 @@ def _are_expected(connection: apsw.Connection, groups: BulkGroups, now: int) -> 
     if len(set(groups.names)) < len(groups.names):
         return False
     tenant = groups.tenant
-    if connection.execute(_ANY_OF[groups.table], (apsw.carray(tuple(groups.names)), tenant)).get:
+    if not groups.are_new and connection.execute(_ANY_OF[groups.table], (apsw.carray(tuple(groups.names)), tenant)).get:
         return False
-    found = connection.execute(_VERSIONS[groups.required_table], (apsw.carray(tuple(groups.own)), tenant, now))
-    return [version for (version,) in found.fetchall()] == groups.versions
+    found = connection.execute(_VERSIONS[groups.required_table], (apsw.carray(tuple(groups.own)), tenant, now)).get
+    return bool(found == ",".join(map(str, groups.versions)))
 
 
 def _create(connection: apsw.Connection, groups: BulkGroups, outcomes: Sequence[Outcome]) -> list[GroupResult]:
@@ -498,6 +521,15 @@ def _look_up_sql(table: str, columns: str) -> _LookUp:
     )
 
 
+def _packed_sql(table: str) -> str:
+    """The rows of an array of names as one row: the last expiry, versions (0 without a row), lengths and bodies."""
+    return (
+        "SELECT max(t.until), group_concat(ifnull(t.version, 0)), group_concat(ifnull(length(t.body), 0)),"
+        " CAST(group_concat(t.body, '') AS BLOB)"
+        f" FROM carray(?1) c LEFT JOIN {table} t ON t.tenant = ?2 AND t.{TABLES[table].key} = c.value"
+    )
+
+
 def _insert_sql(table: str) -> str:
     known = TABLES[table]
     columns = ["tenant", known.key, "version", "until", *(column.name for column in known.columns), "body"]
@@ -575,12 +607,13 @@ _CHECK = {
     )
     for table, known in TABLES.items()
 }
+_GET_PACKED = {table: _packed_sql(table) for table in ("app_user", "notification")}  # rows that seldom expire
 _ANY_OF = {  # CROSS JOIN: in this order, with a look-up for each key
     table: f"SELECT EXISTS (SELECT 1 FROM carray(?) c CROSS JOIN {table} t ON t.tenant = ? AND t.{known.key} = c.value)"
     for table, known in TABLES.items()
 }
 _VERSIONS = {
-    table: f"SELECT CASE WHEN t.until <= ?3 THEN 0 ELSE ifnull(t.version, 0) END"
+    table: f"SELECT group_concat(CASE WHEN t.until <= ?3 THEN 0 ELSE ifnull(t.version, 0) END)"
     f" FROM carray(?1) c LEFT JOIN {table} t ON t.tenant = ?2 AND t.{known.key} = c.value"
     for table, known in TABLES.items()
 }

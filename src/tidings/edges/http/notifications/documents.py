@@ -1,13 +1,17 @@
 """The JSON documents of users, templates, notifications and deliveries. Fields without a value are left out."""
 
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
+from secrets import token_hex
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from tidings.delivery.accept.change import ChangeOutcome
-from tidings.delivery.accept.request import AcceptResult
+from tidings.delivery.accept.request import AcceptedColumns, AcceptResult
 from tidings.delivery.limits.provider_status import ProviderStatus, Receiver
 from tidings.delivery.notifications.history import HistoryLine as StoryLine
 from tidings.delivery.notifications.status import Status
@@ -27,7 +31,7 @@ from tidings.domain.schedules.reschedule import zone_of
 from tidings.domain.schedules.schedule import Schedule
 from tidings.shapes import notification as shapes
 from tidings.shapes import user as user_shapes
-from tidings.wires.answers import Document, format_iso_duration, outcome_document, timing_document
+from tidings.wires.answers import Document, encode, format_iso_duration, outcome_document, timing_document
 
 _BREAKERS: dict[str, Literal["closed", "open", "half_open"]] = {"closed": "closed", "open": "open", "due": "half_open"}
 
@@ -106,6 +110,25 @@ def accepted_document(accepted: AcceptResult, line: int | None = None) -> Accept
         None if field is None else [{"field": field, "detail": accepted.reason or ""}],
         line,
     )
+
+
+# They stand for an id and a user. Nobody can guess them, and so nothing else contains them.
+_ID, _USER = token_hex(16), token_hex(16)
+_BLANKS = re.compile(f"{_ID}|{_USER}".encode())
+
+
+def encoded_columns(columns: AcceptedColumns, lines: Sequence[int] | None = None) -> list[bytes]:
+    """The documents of outcomes that differ only in id and user: one is encoded, and filled in for each of them.
+
+    In a batch, `lines` are the numbers of their lines.
+    """
+    one = accepted_document(msgspec.structs.replace(columns.shared, id=_ID, user=_USER))
+    before, between, after = _BLANKS.split(encode(one))
+    ends: Iterable[bytes] = repeat(b"")
+    if lines is not None:
+        after, ends = after.removesuffix(b"}"), [b',"line":%d}' % line for line in lines]
+    own = zip(columns.ids, columns.users, ends, strict=False)
+    return [b"".join((before, encode(own_id)[1:-1], between, user.encode(), after, end)) for own_id, user, end in own]
 
 
 def changed_document(outcome: Outcome) -> Document:

@@ -9,11 +9,11 @@ import msgspec
 
 from tidings.batcher import Batcher
 from tidings.delivery.accept.acceptance import BULK_MIN, Acceptance, PreparedBulk
-from tidings.delivery.accept.request import AcceptResult, NotificationRequest
+from tidings.delivery.accept.request import AcceptResult, AcceptResults, NotificationRequest
 from tidings.domain.errors import Invalid, StoreError
 from tidings.edges.http.inputs import decode, derived_id
 from tidings.edges.http.ndjson import TURN_LINES, AnswerBuffer, Batch, LineStream
-from tidings.edges.http.notifications.documents import accepted_document
+from tidings.edges.http.notifications.documents import accepted_document, encoded_columns
 from tidings.ports import IdempotencyKey
 from tidings.wires.answers import rejected_document
 from tidings.wires.document import id_of
@@ -22,7 +22,9 @@ NUMBER = 'is a number: send "tomorrow 09:00", "2026-11-20T09:00:00Z" or "+5s", a
 SINGLE_MAX = 256  # single requests that are accepted together
 
 # A user's id, so that lines are found that differ in nothing else. No id that is valid has a character with an escape.
-_USER = re.compile(rb'"user"\s*:\s*"([A-Za-z0-9_][A-Za-z0-9._@+:~=-]{0,99})"')
+_ID = rb"[A-Za-z0-9_][A-Za-z0-9._@+:~=-]{0,99}"
+_USER = re.compile(rb'"user"\s*:\s*"(%s)"' % _ID)
+_is_id = re.compile(_ID).fullmatch
 _decoder = msgspec.json.Decoder(NotificationRequest)
 
 
@@ -81,10 +83,10 @@ class _CoalescedCallers:
         return result[0]
 
     @cached_property
-    def _batcher(self) -> Batcher[str, list[AcceptResult] | Invalid | StoreError]:
+    def _batcher(self) -> Batcher[str, Sequence[AcceptResult] | Invalid | StoreError]:
         return Batcher(self._accept_all, weight=len, weight_max=SINGLE_MAX, calls_max=1, concerns_all=lambda _: True)
 
-    async def _accept_all(self, users: Sequence[str]) -> list[list[AcceptResult] | Invalid | StoreError]:
+    async def _accept_all(self, users: Sequence[str]) -> list[Sequence[AcceptResult] | Invalid | StoreError]:
         if len(users) >= BULK_MIN:
             return await self._acceptance.accept_bulk(self._tenant, self._request, users)
         requests = [msgspec.structs.replace(self._request, user=user) for user in users]
@@ -126,11 +128,25 @@ class CoalescedRequests:
 class _BulkLines:
     """Lines that differ only in their user: the request of the first, and the number and user of each."""
 
-    def __init__(self, request: NotificationRequest) -> None:
+    def __init__(self, request: NotificationRequest, before: bytes, after: bytes) -> None:
         self.request = request
         self.numbers: list[int] = []
         self.users: list[str] = []
         self.prepared: PreparedBulk | None = None
+        self._before = before
+        self._after = after
+
+    def add_alike(self, number: int, line: bytes) -> bool:
+        """Whether a line has the same bytes around its user; the user is added. To search the line takes longer."""
+        before, after = self._before, self._after
+        if not line.startswith(before) or not line.endswith(after):
+            return False
+        user = line[len(before) : len(line) - len(after)]
+        if not _is_id(user):
+            return False
+        self.numbers.append(number)
+        self.users.append(user.decode())
+        return True
 
 
 class _Lines:
@@ -142,26 +158,28 @@ class _Lines:
         self.named: set[int] = set()  # the lines with an id of their own
         self.bulk: dict[tuple[bytes, bytes], _BulkLines] = {}  # by what stands before and after the user
         self.documents: dict[int, object] = {}
+        self._latest: _BulkLines | None = None
 
     def refuse(self, number: int, invalid: Invalid, notification_id: str | None) -> None:
         self.documents[number] = rejected_document(invalid, number, notification_id)
 
     def add_to_bulk(self, number: int, line: bytes) -> bool:
         """Whether this line differs from one before only in its user: then it is not decoded."""
+        if self._latest is not None and self._latest.add_alike(number, line):
+            return True
         parts = split_at_user(line)
         bulk = None if parts is None else self.bulk.get((parts[0], parts[2]))
-        if parts is None or bulk is None:
+        if bulk is None:
             return False
-        bulk.numbers.append(number)
-        bulk.users.append(parts[1])
-        return True
+        self._latest = bulk
+        return bulk.add_alike(number, line)
 
     def begin_bulk(self, number: int, line: bytes, request: NotificationRequest) -> bool:
         """Whether lines after this one may differ from it only in their user."""
         parts = split_at_user(line)
         if parts is None or not may_be_coalesced(line, parts[1], request):
             return False
-        self.bulk[parts[0], parts[2]] = _BulkLines(request)
+        self.bulk[parts[0], parts[2]] = _BulkLines(request, parts[0], parts[2])
         return self.add_to_bulk(number, line)
 
 
@@ -209,7 +227,12 @@ class NotificationStream(LineStream[_Lines]):
         for bulk in admitted.bulk.values():
             if bulk.prepared is not None:
                 results = await acceptance.accept_prepared(bulk.prepared)
-                await self._answer_lines(admitted, bulk.numbers, results)
+                for columns in results.columns:
+                    numbers = [bulk.numbers[place] for place in columns.places]
+                    documents = map(msgspec.Raw, encoded_columns(columns, numbers))
+                    admitted.documents.update(zip(numbers, documents, strict=True))
+                alone = [bulk.numbers[place] for place in results.others]
+                await self._answer_lines(admitted, alone, [*results.others.values()])
         numbers = sorted(admitted.requests)
         if numbers:
             requests = [admitted.requests[number] for number in numbers]
@@ -219,7 +242,7 @@ class NotificationStream(LineStream[_Lines]):
         self._answered = admitted.last
 
     async def _answer_lines(
-        self, admitted: _Lines, numbers: Sequence[int], results: Sequence[list[AcceptResult] | Invalid | StoreError]
+        self, admitted: _Lines, numbers: Sequence[int], results: Sequence[AcceptResults | Invalid | StoreError]
     ) -> None:
         for index, (number, result) in enumerate(zip(numbers, results, strict=True)):
             if index % TURN_LINES == TURN_LINES - 1:

@@ -1,6 +1,5 @@
 """Notifications: accept, list, show, explain, cancel; and what the resources of notifications share."""
 
-import asyncio
 from contextlib import suppress
 from typing import Any, TypeVar, get_args
 from urllib.parse import quote
@@ -9,7 +8,7 @@ import msgspec
 
 from tidings.delivery.accept.acceptance import OTHER_CONTENT
 from tidings.delivery.accept.change import DONE
-from tidings.delivery.accept.request import AcceptResult, NotificationRequest
+from tidings.delivery.accept.request import AcceptResult, AcceptResults, NotificationRequest
 from tidings.delivery.notifications.reader import Search, SearchState
 from tidings.domain.errors import Conflict, Invalid, KeyReused
 from tidings.domain.notifications.delivery import State
@@ -30,11 +29,10 @@ from tidings.edges.http.inputs import (
     whole_number,
     yes_or_no,
 )
-from tidings.edges.http.ndjson import TURN_LINES
 from tidings.edges.http.notifications.documents import (
-    AcceptedDocument,
     accepted_document,
     changed_document,
+    encoded_columns,
     status_document,
     story_document,
 )
@@ -159,15 +157,19 @@ class Notifications:
             ask = await self._coalesced.accept(tenant, body)
             if isinstance(ask, AcceptResult):
                 return _one_answer(ask)
-            return await self._answer(ask, await self._services.acceptance.accept(tenant, ask))
+            if ask.users:
+                return _list_answer(ask, await self._services.acceptance.accept_list(tenant, ask))
+            return _one_answer((await self._services.acceptance.accept(tenant, ask))[0])
         ask = read_request(body)
         named = msgspec.structs.replace(ask, id=ask.id or derived_id(f"{call.scope['path']}\n{key}"))
         await self._validate(tenant, named)
         was_known = await self._bind(tenant, key, ask, (call.scope["path"].encode(), body))
-        accepted = await self._services.acceptance.accept(tenant, named)
-        if ask.id is None and any(OTHER_CONTENT in (each.reason or "") for each in accepted):
+        accepted = await self._services.acceptance.accept_list(tenant, named)
+        if ask.id is None and any(OTHER_CONTENT in (each.reason or "") for each in accepted.alone.values()):
             raise KeyReused
-        return await self._answer(ask, accepted if was_known else [as_first_answer(each) for each in accepted])
+        if not was_known:
+            accepted.alone = {place: as_first_answer(each) for place, each in accepted.alone.items()}
+        return _list_answer(ask, accepted) if ask.users else _one_answer(accepted[0])
 
     async def index(self, call: Call) -> Reply:
         """A page of the notifications that match, the latest first."""
@@ -310,16 +312,6 @@ class Notifications:
             return None
         return status_document(status, schedule=await self._engine.find(tenant, notification_id))
 
-    async def _answer(self, ask: NotificationRequest, accepted: list[AcceptResult]) -> Answer:
-        if ask.users:
-            batch = next((each.batch for each in accepted if each.batch), ask.batch or ask.id)
-            documents: list[AcceptedDocument] = []
-            for start in range(0, len(accepted), TURN_LINES):
-                documents += map(accepted_document, accepted[start : start + TURN_LINES])
-                await asyncio.sleep(0)  # a release must not wait for a long list
-            return json_answer({"batch": batch, "notifications": documents})
-        return _one_answer(accepted[0])
-
     def methods(self) -> dict[str, dict[str, Handler]]:
         """The handlers by path and method; longer paths first, because an id may contain slashes."""
         one = f"{LIST}/{{id}}"
@@ -360,6 +352,15 @@ def _not_changed(outcome: Outcome) -> Refusal:
         return conflict(outcome_document(outcome))
     reason = outcome.reason or "it is on its way"
     return Refusal("conflict", f"it cannot be changed now: {reason}", id=outcome.id, outcome="in_flight", reason=reason)
+
+
+def _list_answer(ask: NotificationRequest, accepted: AcceptResults) -> Answer:
+    documents = {place: encode(accepted_document(each)) for place, each in accepted.alone.items()}
+    for columns in accepted.columns:
+        documents.update(zip(columns.places, encoded_columns(columns), strict=True))
+    in_order = b",".join([documents[place] for place in range(len(accepted))])
+    batch = accepted.batch or ask.batch or ask.id
+    return json_answer({"batch": batch, "notifications": msgspec.Raw(b"[%s]" % in_order)})
 
 
 def _one_answer(one: AcceptResult) -> Answer:

@@ -5,7 +5,9 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -18,6 +20,8 @@ from tests.servers.postgres import Postgres
 from tidings.ports import Store
 from tidings.testing import SimulatedClock
 from tidings.timeline.memory import MemoryStore
+from tidings.timeline.sqlite.database import prepare
+from tidings.timeline.sqlite.store import SqliteStore
 
 LEASE_US = 3_000_000
 
@@ -112,13 +116,29 @@ async def _open(name: str, folder: Path, options: Options) -> Store:
         case "memory":
             return MemoryStore(**options)
         case "sqlite":
-            module = importlib.import_module("tidings.timeline.sqlite.store")
-            store: Store = await module.SqliteStore.open(folder / f"{next(_numbers)}.db", **options)
-            return store
+            return await new_sqlite(folder / f"{next(_numbers)}.db", **options)
         case "postgres" | "postgres-4":
             return await _open_postgres(4 if name.endswith("4") else 1, options)
         case _:
             raise AssertionError(f"no way to open {name} is known")
+
+
+async def new_sqlite(path: Path, **options: Unpack[Options]) -> SqliteStore:
+    """A new SQLite store. Its empty tables are copied: to create them takes longer than most tests."""
+    _copy_empty(path)
+    return await SqliteStore.open(path, **options)
+
+
+def _copy_empty(path: Path) -> None:
+    path.write_bytes(_empty_file())
+
+
+@cache
+def _empty_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        prepare(str(path))
+        return path.read_bytes()
 
 
 async def _open_postgres(lanes: int, options: Options) -> Store:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.stores import Served, opened, parameters
+from tests.contract.stores import Served, new_sqlite, opened, parameters
 from tests.delivery.services import ACME, ADA, Services, reminder
 from tests.delivery.world import World, started_world
 from tests.servers.fixtures import postgres
@@ -16,7 +16,6 @@ from tidings.ports import Store
 from tidings.testing import SimulatedClock
 from tidings.timeline.memory import MemoryStore
 from tidings.timeline.postgres.store import PostgresStore
-from tidings.timeline.sqlite.store import SqliteStore
 
 __all__ = ["postgres"]
 
@@ -48,7 +47,7 @@ async def _open(name: str, folder: Path) -> Store:
     if name == "memory":
         return MemoryStore()
     if name == "sqlite":
-        return await SqliteStore.open(folder / "world.db")
+        return await new_sqlite(folder / "world.db")
     schema = f"world_{os.getpid()}_{next(_numbers)}"
     return await PostgresStore.open(Served.dsn(), SystemClock(), lanes=1, schema=schema)
 

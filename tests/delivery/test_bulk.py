@@ -150,6 +150,7 @@ async def _outcome(side: Side, request: NotificationRequest) -> object:
         return str(invalid)
 
 
+@pytest.mark.slow
 async def test_lists_in_bulk_are_accepted_as_one_by_one(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ async def test_lists_in_bulk_are_accepted_as_one_by_one(
     assert sides[1].recorder.in_bulk == 0
 
 
+@pytest.mark.slow
 async def test_requests_that_differ_only_in_their_user_are_accepted_as_one_by_one(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +243,7 @@ VALUES = (
 )
 
 
+@pytest.mark.slow
 def test_stand_ins_never_pass_what_would_be_refused() -> None:
     rng = random.Random(16)
     for _ in range(1_000):

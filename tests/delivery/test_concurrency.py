@@ -348,6 +348,7 @@ def test_a_line_gives_its_slots_to_others_that_wait() -> None:
     assert slots.in_use == 0
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(1, 6), st.randoms(use_true_random=False))
 def test_lines_over_several_semaphores_never_exceed_them_and_all_have_their_turn(
     first: int, second: int, chance: random.Random
@@ -370,6 +371,7 @@ def test_lines_over_several_semaphores_never_exceed_them_and_all_have_their_turn
     assert not any(each.in_use for each in (shared, *own))
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_lines_keep_to_a_semaphore_whose_size_changes_and_all_have_their_turn(chance: random.Random) -> None:
     held, slots, size = Held(), FairSemaphore(6, 1), 6

@@ -58,6 +58,7 @@ async def test_a_claim_that_is_not_written_returns_its_token(world: World, monke
     assert (delivery.state, delivery.history) == ("sent", ())
 
 
+@pytest.mark.slow
 async def test_a_claim_that_is_given_back_returns_its_trial(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.put_user(ada())
     mail, failing = Recorder("email"), [True]
@@ -107,6 +108,7 @@ def fail_first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CircuitBreakers, "try_one", fail_once)
 
 
+@pytest.mark.slow
 async def test_a_trial_that_fails_returns_its_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_first_trial(monkeypatch)
     await world.put_user(ada())
@@ -121,6 +123,7 @@ async def test_a_trial_that_fails_returns_its_token(world: World, monkeypatch: p
     assert "rate_limited" not in {step.reason for step in delivery.history}
 
 
+@pytest.mark.slow
 async def test_a_trial_that_fails_for_one_device_ends_those_of_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -263,6 +263,7 @@ async def test_attempts_end_at_the_maximum_age(world: World) -> None:
     assert 30 * MS <= delivery.trying_us <= 80 * MS
 
 
+@pytest.mark.slow
 async def test_refused_credentials_stop_the_provider_with_an_error_and_lose_nothing(world: World) -> None:
     provider = Recorder()
     provider.answer = lambda _: Broken("credentials_refused", "535")

@@ -1,15 +1,19 @@
 """Servers for the tests of this folder."""
 
-import importlib.util
+import asyncio
 from collections.abc import AsyncIterator, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.contract.stores import new_sqlite
 from tests.edges.http.site import Site, serving
 from tidings.edges.http.openapi.describe import describe
 from tidings.timeline.memory import MemoryStore
+
+POLL_S = 0.001
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,8 +24,13 @@ def one_description() -> Iterator[None]:
         yield
 
 
-def has_sqlite() -> bool:
-    return importlib.util.find_spec("tidings.timeline.sqlite.store") is not None
+@pytest.fixture(scope="session", autouse=True)
+def short_pauses() -> Iterator[None]:
+    """Let a server that stops look more often whether it may: uvicorn waits for 0.1 s, longer than most tests take."""
+    hurried = SimpleNamespace(**vars(asyncio) | {"sleep": partial(asyncio.sleep, POLL_S)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", hurried)
+        yield
 
 
 @pytest.fixture
@@ -31,16 +40,9 @@ async def site() -> AsyncIterator[Site]:
         yield served
 
 
-@pytest.fixture(
-    params=["memory", pytest.param("sqlite", marks=pytest.mark.skipif(not has_sqlite(), reason="no store"))]
-)
+@pytest.fixture(params=["memory", "sqlite"])
 async def each_site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     """A server over every store in turn."""
-    if request.param == "memory":
-        async with serving(MemoryStore()) as served:
-            yield served
-        return
-    from tidings.timeline.sqlite.store import SqliteStore
-
-    async with serving(await SqliteStore.open(tmp_path / "tidings.db")) as served:
+    store = MemoryStore() if request.param == "memory" else await new_sqlite(tmp_path / "tidings.db")
+    async with serving(store) as served:
         yield served

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.stores import new_sqlite
 from tests.edges.http.site import Site, serving
 from tidings.__main__ import NodeHooks
 from tidings.edges.cli.main import main
 from tidings.engine import Settings
 from tidings.testing import eventually
 from tidings.timeline.memory import MemoryStore
-from tidings.timeline.sqlite.store import SqliteStore
 
 WHY = "there is no such topic on Kafka: make it"
 OTHER = {"topic": "orders", "value": "other"}
@@ -21,7 +21,7 @@ OTHER = {"topic": "orders", "value": "other"}
 @pytest.fixture(params=["memory", "sqlite"])
 async def flying(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     """A server that releases to Kafka, without a forwarder: `one` stays in flight."""
-    store = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "tidings.db")
+    store = MemoryStore() if request.param == "memory" else await new_sqlite(tmp_path / "tidings.db")
     async with serving(store, settings=Settings(bus="kafka")) as site:
         await site.add(id="one", topic="orders", at="+0.01s", value="v")
         await site.state_of("one", "in_flight")

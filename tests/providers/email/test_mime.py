@@ -118,6 +118,7 @@ def shown(message: EmailMessage) -> list[tuple[object, ...]]:
     return [*headers, message.get_content_type(), *parts]  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 @given(
     subject=st.sampled_from(["Tea", "Tea at nine, Ada", "Té ☕ à neuf heures", "ü" * 120, "x" * 200]),
     name=st.sampled_from(["", "Ada", "Ada Lovelace", "Lovelace, Ada", 'Ada "A"', "Adä Løvelace"]),

@@ -191,6 +191,7 @@ async def test_what_is_not_an_answer_is_a_lost_connection(answer: bytes) -> None
         assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_large_answer_is_cut_and_its_connection_closed() -> None:
     huge = b"HTTP/1.1 500 Oh\r\nContent-Length: 99999999\r\n\r\n" + b"x" * (BODY_BYTES_MAX * 2)
     chunks = b"HTTP/1.1 500 Oh\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * RESPONSE_BYTES_MAX

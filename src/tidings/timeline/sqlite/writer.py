@@ -101,24 +101,24 @@ class DatabaseThread:
 
     def start(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
         """Submit a call now; it runs even if its result is not awaited."""
-        future: asyncio.Future[Answer] = self._new_future()
-        if not future.done():
-            self._jobs.put((call, arguments, future))
-        return future
+        return self._submit(call, arguments, is_urgent=False)
 
     def start_next(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
         """The same, before all calls that wait. Between two of these, one of those is run."""
-        future: asyncio.Future[Answer] = self._new_future()
-        if not future.done():
-            self._urgent.append((call, arguments, future))
-            self._jobs.put("urgent")
-        return future
+        return self._submit(call, arguments, is_urgent=True)
 
-    def _new_future(self) -> "asyncio.Future[Any]":
-        """The result of a call, which has failed already if the thread is closed."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+    def _submit(
+        self, call: Callable[..., Answer], arguments: tuple[object, ...], *, is_urgent: bool
+    ) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        job = (call, arguments, future)
         if self._closed:
             future.set_exception(StoreError("the store is closed"))
+        elif is_urgent:
+            self._urgent.append(job)
+            self._jobs.put("urgent")
+        else:
+            self._jobs.put(job)
         return future
 
     async def run(self, call: Callable[..., Answer], *arguments: object) -> Answer:

@@ -105,6 +105,7 @@ def _without_made_ids(result: AcceptResult) -> AcceptResult:
     return msgspec.structs.replace(result, id=own, batch=None, first=result.first and "first")
 
 
+@pytest.mark.slow
 async def test_concurrent_requests_are_accepted_as_one_by_one(
     sides: tuple[Services, Services], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ async def test_patch_changes_only_what_is_given(server_on_each_store: Notificati
     assert texts(server) == ["Cake"]
 
 
+@pytest.mark.slow
 async def test_a_patched_recurring_notification_continues(server: NotificationServer) -> None:
     await server.create_users()
     await server.ok("PUT", ONE, TEA | {"every": "R/PT1S"})

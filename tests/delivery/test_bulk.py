@@ -25,6 +25,7 @@ from tidings.domain.schedules.when import Once
 from tidings.ports.tables import BulkGroups, ChangeGroup, GroupResult
 from tidings.shapes.notification import NewTemplate
 from tidings.testing import SimulatedClock
+from tidings.timeline.sqlite import bulk_rows
 
 SCRIPTS = 80
 USERS = 24
@@ -295,15 +296,21 @@ def _groups(services: Services, tenant: str, versions: dict[str, int], parts: in
     return groups
 
 
-@pytest.mark.parametrize("trouble", ["none", "row", "schedule"])
+@pytest.mark.parametrize("trouble", ["none", "row", "schedule", "user"])
 @pytest.mark.parametrize("parts", [1, 2])
-async def test_groups_by_column_are_groups_like_any_others(services: Services, trouble: str, parts: int) -> None:
+@pytest.mark.parametrize("is_ahead", [False, True])
+async def test_groups_by_column_are_groups_like_any_others(
+    services: Services, trouble: str, parts: int, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_ahead:  # their rows are written before their transaction
+        monkeypatch.setattr(bulk_rows, "AHEAD_ROWS", 12)
     results, rows = [], []
     for tenant in ("one", "two"):
         tables, now = services.tables, services.clock.now()
         users = [[user_put(tenant, User(f"u{number}"), 0)] for number in range(40)]
         made = await services.engine.commit([ChangeGroup(tuple(each)) for each in users])
         groups = _groups(services, tenant, {f"u{number}": result.version for number, result in enumerate(made)}, parts)
+        groups.are_new = is_ahead and trouble != "row"
         if trouble == "none":
             groups.versions[7] -= 1
         if trouble == "row":
@@ -322,4 +329,4 @@ async def test_groups_by_column_are_groups_like_any_others(services: Services, t
         assert (await tables.get([user_key(tenant, "u3")], now))[0] is not None
     assert results[0] == results[1]
     assert rows[0] == rows[1]
-    assert sum(done for done, _ in results[0]) == {"none": 40, "row": 38, "schedule": 39}[trouble]
+    assert sum(done for done, _ in results[0]) == {"none": 40, "row": 38, "schedule": 39, "user": 39}[trouble]

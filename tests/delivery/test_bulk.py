@@ -13,7 +13,7 @@ from tests.delivery.services import ACME, SECOND, Services
 from tidings.delivery.accept import acceptance
 from tidings.delivery.accept.acceptance import Acceptance
 from tidings.delivery.accept.dry_run import DryRun
-from tidings.delivery.accept.request import NotificationRequest
+from tidings.delivery.accept.request import AcceptResult, NotificationRequest
 from tidings.delivery.people.profile import Profile
 from tidings.delivery.rows import new_notifications, notification_key, notification_put, read, user_key, user_put
 from tidings.delivery.templates import EmailPart, InAppPart, Parts, SmsPart, Template, WebhookPart, compile_template
@@ -196,7 +196,7 @@ async def test_requests_that_differ_only_in_their_user_are_accepted_as_one_by_on
     assert sides[0].recorder.in_bulk > 200
 
 
-def _plain(result: list[Any] | Invalid | StoreError) -> object:
+def _plain(result: Sequence[AcceptResult] | Invalid | StoreError) -> object:
     if isinstance(result, Invalid | StoreError):
         return str(result)
     return [msgspec.structs.replace(each, id="") for each in result]

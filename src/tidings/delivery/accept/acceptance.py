@@ -383,9 +383,13 @@ class Acceptance:
                 continue
             due, note = time[0], self._note(time[1], plan.request.category, stencil.channels)
             shared = AcceptResult("", "scheduled", None, due, stencil.channels, zone=zone, batch=plan.batch, note=note)
-            chosen = [each == time for each in times]
-            given = (stencil.places, stencil.names, stencil.users)
-            yield AcceptedColumns(shared, *([*compress(column, chosen)] for column in given))
+            is_then = [each == time for each in times]
+            yield AcceptedColumns(
+                shared,
+                [*compress(stencil.places, is_then)],
+                [*compress(stencil.names, is_then)],
+                [*compress(stencil.users, is_then)],
+            )
 
     async def _known_ids(self, plan: Plan, ids: Sequence[str]) -> set[str]:
         """The ids that are known already. One that was made just now cannot be known."""

@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import msgspec
 
-from tidings.delivery.people.profile import check_id
+from tidings.delivery.people.profile import check_id, check_ids
 from tidings.delivery.templates.values import check_locale, check_values
 from tidings.domain.errors import Invalid, check_all
 from tidings.domain.names import check_name, encoded
@@ -237,8 +237,7 @@ def _check_whom(ask: NotificationRequest) -> None:
     if len(set(ask.users)) < len(ask.users):
         twice = next(user for number, user in enumerate(ask.users) if user in ask.users[:number])
         raise Invalid("users", f"names {twice[:60]!r} twice: name each once")
-    for user in ask.users:
-        check_id(user, "users")
+    check_ids(ask.users, "users")
 
 
 def _check_channels(ask: NotificationRequest) -> None:

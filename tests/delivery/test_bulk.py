@@ -25,7 +25,7 @@ from tidings.domain.schedules.when import Once
 from tidings.ports.tables import BulkGroups, ChangeGroup, GroupResult
 from tidings.shapes.notification import NewTemplate
 from tidings.testing import SimulatedClock
-from tidings.timeline.sqlite import bulk_rows
+from tidings.timeline.sqlite import row_writes
 
 SCRIPTS = 80
 USERS = 24
@@ -303,7 +303,7 @@ async def test_groups_by_column_are_groups_like_any_others(
     services: Services, trouble: str, parts: int, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_ahead:  # their rows are written before their transaction
-        monkeypatch.setattr(bulk_rows, "AHEAD_ROWS", 12)
+        monkeypatch.setattr(row_writes, "AHEAD_ROWS", 12)
     results, rows = [], []
     for tenant in ("one", "two"):
         tables, now = services.tables, services.clock.now()

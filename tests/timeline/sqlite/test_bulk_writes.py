@@ -12,8 +12,8 @@ from tidings.domain.notifications.tables import NOTIFICATIONS, NOTIFICATIONS_BY_
 from tidings.domain.schedules.command import Add, UniformAdds
 from tidings.domain.schedules.when import Once
 from tidings.ports.tables import ANY, BulkGroups, GroupResult
-from tidings.timeline.sqlite import bulk_rows
-from tidings.timeline.sqlite.bulk_rows import BulkWrite
+from tidings.timeline.sqlite import row_writes
+from tidings.timeline.sqlite.row_writes import BulkWrite
 from tidings.timeline.sqlite.store import SqliteStore
 
 COUNT = 30
@@ -22,7 +22,7 @@ DUE = NOW + 5 * SECOND
 
 @pytest.fixture(autouse=True)
 def _short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_rows, "AHEAD_ROWS", 12)
+    monkeypatch.setattr(row_writes, "AHEAD_ROWS", 12)
 
 
 def _groups(versions: list[int]) -> BulkGroups:
@@ -159,7 +159,7 @@ async def test_after_another_owner_has_deleted_its_rows_a_list_is_written_again(
 
     def sweep() -> None:
         with world.store._writer.transaction() as connection:
-            bulk_rows.sweep(connection, ())
+            row_writes.sweep_unfinished(connection, ())
 
     await world.store._writer_thread.run(sweep)
     await world.write_ahead(24)

@@ -20,7 +20,7 @@ from tidings.domain.notifications.delivery import Attempt, Claim, Delivery
 from tidings.domain.notifications.tables import TABLES, Index
 from tidings.ports.tables import ANY, ChangeGroup, Remove
 from tidings.timeline.sqlite import tables
-from tidings.timeline.sqlite.bulk_rows import AHEAD_TABLE
+from tidings.timeline.sqlite.row_writes import AHEAD_TABLE
 from tidings.timeline.sqlite.store import SqliteStore
 from tidings.timeline.sqlite.tables import SHORT_KEYS_MAX
 

@@ -30,9 +30,9 @@ from tidings.ports.tables import (
     RowPosition,
     Unchanged,
 )
-from tidings.timeline.sqlite.bulk_rows import AHEAD_TABLE, IS_FINISHED, BulkWrite
 from tidings.timeline.sqlite.database import BUSY_MS, connect, overwriting, translated
 from tidings.timeline.sqlite.intake import Intake
+from tidings.timeline.sqlite.row_writes import AHEAD_TABLE, IS_FINISHED, BulkWrite
 from tidings.timeline.sqlite.writer import DatabaseThread, Writer
 from tidings.timeline.store_rules import check_bulk, check_groups
 

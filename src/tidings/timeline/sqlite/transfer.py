@@ -15,7 +15,7 @@ from tidings.domain.notifications.notification import GROUP, TOPICS
 from tidings.domain.notifications.tables import TABLES
 from tidings.domain.schedules.schedule import Event
 from tidings.ports.tables import ChangeGroup, Put
-from tidings.timeline.sqlite import bulk_rows, id_lookup, row_writes, tables, writer
+from tidings.timeline.sqlite import id_lookup, row_writes, tables, writer
 from tidings.timeline.sqlite.database import queries
 from tidings.timeline.sqlite.id_lookup import Found
 from tidings.timeline.sqlite.maintenance import Maintenance
@@ -112,7 +112,7 @@ class SqliteEndpoint:
         def close() -> Move:
             with self._writer.transaction() as connection:
                 check(_remainder(connection))
-                bulk_rows.sweep(connection, ())
+                row_writes.sweep_unfinished(connection, ())
                 _, end = outbox.span(connection)
                 transfers = connection.execute("SELECT progress FROM carried")
                 predecessors = (*protocol.predecessors_of(transfers), Predecessor(self.identity, (end,)))

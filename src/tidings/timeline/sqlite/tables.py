@@ -110,7 +110,7 @@ class SqliteTables:
         write = BulkWrite(groups)
         for start in write.ahead():
             self._writer_thread.start_unawaited(write.write_ahead, self._writer, start)
-        if len(groups.parts) == 1:
+        if write.ahead() and len(groups.parts) == 1:
             self._writer_thread.start_unawaited(self._intake.hash_ahead, groups.parts[0][1])
         return self._writer_thread.start(self._commit, groups, now, write)
 

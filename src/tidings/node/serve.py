@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 URL_DEFAULT = "http://127.0.0.1:8460"
-SWITCH_INTERVAL_S = 0.0001  # a release takes the interpreter lock twenty times, beside lists that are being prepared
+SWITCH_INTERVAL_S = 0.0005  # the writer thread and the event loop switch often
 STOP_S_MAX = 4.7
 HANDLER_CLOSED = "the handler is closed"  # in the text of uvloop's error
 YOUNG_OBJECTS_MAX = (

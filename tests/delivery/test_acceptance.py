@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from tests.delivery.services import ACME, DAY, HOUR, SECOND, Services, in_app, reminder
-from tidings.delivery.accept.acceptance import OTHER_CONTENT
 from tidings.delivery.accept.change import NotificationChanges
-from tidings.delivery.accept.request import AcceptResult, NotificationRequest
+from tidings.delivery.accept.request import OTHER_CONTENT, AcceptResult, NotificationRequest
 from tidings.delivery.notifications.reader import Search
 from tidings.delivery.people.profile import Profile
 from tidings.domain.errors import Invalid

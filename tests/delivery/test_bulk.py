@@ -13,7 +13,7 @@ from tests.delivery.services import ACME, SECOND, Services
 from tidings.delivery.accept import acceptance
 from tidings.delivery.accept.acceptance import Acceptance
 from tidings.delivery.accept.dry_run import DryRun
-from tidings.delivery.accept.request import NotificationRequest
+from tidings.delivery.accept.request import AcceptResult, NotificationRequest
 from tidings.delivery.people.profile import Profile
 from tidings.delivery.rows import new_notifications, notification_key, notification_put, read, user_key, user_put
 from tidings.delivery.templates import EmailPart, InAppPart, Parts, SmsPart, Template, WebhookPart, compile_template
@@ -25,6 +25,7 @@ from tidings.domain.schedules.when import Once
 from tidings.ports.tables import BulkGroups, ChangeGroup, GroupResult
 from tidings.shapes.notification import NewTemplate
 from tidings.testing import SimulatedClock
+from tidings.timeline.sqlite import row_writes
 
 SCRIPTS = 80
 USERS = 24
@@ -197,7 +198,7 @@ async def test_requests_that_differ_only_in_their_user_are_accepted_as_one_by_on
     assert sides[0].recorder.in_bulk > 200
 
 
-def _plain(result: list[Any] | Invalid | StoreError) -> object:
+def _plain(result: Sequence[AcceptResult] | Invalid | StoreError) -> object:
     if isinstance(result, Invalid | StoreError):
         return str(result)
     return [msgspec.structs.replace(each, id="") for each in result]
@@ -298,15 +299,21 @@ def _groups(services: Services, tenant: str, versions: dict[str, int], parts: in
     return groups
 
 
-@pytest.mark.parametrize("trouble", ["none", "row", "schedule"])
+@pytest.mark.parametrize("trouble", ["none", "row", "schedule", "user"])
 @pytest.mark.parametrize("parts", [1, 2])
-async def test_groups_by_column_are_groups_like_any_others(services: Services, trouble: str, parts: int) -> None:
+@pytest.mark.parametrize("is_ahead", [False, True])
+async def test_groups_by_column_are_groups_like_any_others(
+    services: Services, trouble: str, parts: int, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_ahead:  # their rows are written before their transaction
+        monkeypatch.setattr(row_writes, "AHEAD_ROWS", 12)
     results, rows = [], []
     for tenant in ("one", "two"):
         tables, now = services.tables, services.clock.now()
         users = [[user_put(tenant, User(f"u{number}"), 0)] for number in range(40)]
         made = await services.engine.commit([ChangeGroup(tuple(each)) for each in users])
         groups = _groups(services, tenant, {f"u{number}": result.version for number, result in enumerate(made)}, parts)
+        groups.are_new = is_ahead and trouble != "row"
         if trouble == "none":
             groups.versions[7] -= 1
         if trouble == "row":
@@ -325,4 +332,4 @@ async def test_groups_by_column_are_groups_like_any_others(services: Services, t
         assert (await tables.get([user_key(tenant, "u3")], now))[0] is not None
     assert results[0] == results[1]
     assert rows[0] == rows[1]
-    assert sum(done for done, _ in results[0]) == {"none": 40, "row": 38, "schedule": 39}[trouble]
+    assert sum(done for done, _ in results[0]) == {"none": 40, "row": 38, "schedule": 39, "user": 39}[trouble]

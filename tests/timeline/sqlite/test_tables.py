@@ -20,6 +20,7 @@ from tidings.domain.notifications.delivery import Attempt, Claim, Delivery
 from tidings.domain.notifications.tables import TABLES, Index
 from tidings.ports.tables import ANY, ChangeGroup, Remove
 from tidings.timeline.sqlite import tables
+from tidings.timeline.sqlite.row_writes import AHEAD_TABLE
 from tidings.timeline.sqlite.store import SqliteStore
 from tidings.timeline.sqlite.tables import SHORT_KEYS_MAX
 
@@ -105,6 +106,9 @@ async def test_operators_see_the_addresses_of_users(tmp_path: Path) -> None:
 
 # --- queries ---
 
+# That a row is of no unfinished list: of those, there is mostly none.
+UNFINISHED = ["CORRELATED SCALAR SUBQUERY 1", "SEARCH unfinished USING INTEGER PRIMARY KEY (rowid<?)"]
+
 
 def _plan(store: SqliteStore, sql: str) -> list[str]:
     values = [apsw.carray(("a",)) if "carray(?)" in sql and not n else 0 for n in range(sql.count("?"))]
@@ -119,7 +123,8 @@ async def test_every_search_is_a_range_of_its_index(tmp_path: Path) -> None:
             equal = " AND ".join(f"{column}=?" for column in ("tenant", *index.columns))
             for newest in (False, True):
                 for is_after in (False, True):
-                    (step,) = _plan(store, tables._find_sql(index, is_after=is_after, newest=newest))
+                    step, *others = _plan(store, tables._find_sql(index, is_after=is_after, newest=newest))
+                    assert others == (UNFINISHED if table.name == AHEAD_TABLE else [])
                     assert step.startswith(f"SEARCH {table.name} USING INDEX {used} ({equal}"), step
                     assert is_after == (">" in step or "<" in step), step
     await store.close()

@@ -16,8 +16,13 @@ from tidings.delivery.accept.request import (
     AcceptResult,
     AcceptResults,
     NotificationRequest,
+    PreparedResults,
     check,
     dedupe_window_us,
+    rejected,
+    scheduled,
+    skipped,
+    taken,
     without_known,
 )
 from tidings.delivery.engine import NotificationEngine
@@ -37,11 +42,10 @@ from tidings.delivery.rows import (
 from tidings.delivery.templates import Compiled
 from tidings.delivery.templates.repository import TemplateRepository
 from tidings.domain.errors import Invalid, StoreError
-from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.notification import Notification
 from tidings.domain.notifications.user import TRANSACTIONAL, User
-from tidings.domain.schedules.command import Add, Outcome
+from tidings.domain.schedules.command import Add
 from tidings.domain.schedules.reschedule import zone_of
 from tidings.ports import WebhookCheck, any_webhook
 from tidings.ports.tables import ChangeGroup, GroupResult, Row, RowChange, RowKey, Tables, Unchanged
@@ -51,7 +55,6 @@ LOOK_UPS_MAX = 50  # at once
 BULK_MIN = 16  # recipients of one request who are accepted in bulk
 BULK_SLICE = 50
 RANDOM_BYTES = 6  # of an id
-OTHER_CONTENT = "the id belongs to a notification with other content"
 
 
 class _Pending(msgspec.Struct):
@@ -84,23 +87,6 @@ class PreparedBulk(msgspec.Struct):
     request: NotificationRequest
     users: Sequence[str]
     bulk: Bulk | None = None
-
-
-class PreparedResults:
-    """The results of requests that differ only in their user: in columns if accepted in bulk, others by place."""
-
-    def __init__(
-        self, columns: Sequence[AcceptedColumns], others: dict[int, AcceptResults | Invalid | StoreError]
-    ) -> None:
-        self.columns = columns
-        self.others = others
-
-    def each(self, count: int) -> list[Sequence[AcceptResult] | Invalid | StoreError]:
-        """The results of all of them, one by one."""
-        found: dict[int, Sequence[AcceptResult] | Invalid | StoreError] = dict(self.others)
-        for columns in self.columns:
-            found.update((place, [result]) for place, result in columns.results())
-        return [found[place] for place in range(count)]
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -221,7 +207,7 @@ class Acceptance:
             await pace.turn()
         return results
 
-    async def _drafts(self, plan: Plan, rows: dict[str, Row | None], pace: Pace) -> "_Drafts":
+    async def _drafts(self, plan: Plan, rows: dict[str, Row | None], pace: Pace) -> _Drafts:
         """For each recipient of a request a draft, or the result if they were accepted in bulk."""
         users = plan.users
         ids = plan.ids
@@ -252,7 +238,7 @@ class Acceptance:
             prepared.bulk = await self._prepare_bulk(plan, ids, [rows[user] for user in users], Pace(self._clock))
         return prepared
 
-    async def accept_prepared(self, prepared: PreparedBulk) -> "PreparedResults":
+    async def accept_prepared(self, prepared: PreparedBulk) -> PreparedResults:
         """Accept what was prepared; a request that could not be is accepted by itself.
 
         If the store fails for these, they get its error, and the others their results.
@@ -383,9 +369,13 @@ class Acceptance:
                 continue
             due, note = time[0], self._note(time[1], plan.request.category, stencil.channels)
             shared = AcceptResult("", "scheduled", None, due, stencil.channels, zone=zone, batch=plan.batch, note=note)
-            chosen = [each == time for each in times]
-            given = (stencil.places, stencil.names, stencil.users)
-            yield AcceptedColumns(shared, *([*compress(column, chosen)] for column in given))
+            is_then = [each == time for each in times]
+            yield AcceptedColumns(
+                shared,
+                [*compress(stencil.places, is_then)],
+                [*compress(stencil.names, is_then)],
+                [*compress(stencil.users, is_then)],
+            )
 
     async def _known_ids(self, plan: Plan, ids: Sequence[str]) -> set[str]:
         """The ids that are known already. One that was made just now cannot be known."""
@@ -485,7 +475,7 @@ class Acceptance:
         try:
             again = self._draft(Recipient(pending.plan, own.id, own.user, pending.user))
         except Invalid as invalid:
-            pending.result = _rejected(own.id, own.user, invalid)
+            pending.result = rejected(own.id, own.user, invalid)
         else:
             pending.draft, pending.command = again.draft, again.command
 
@@ -496,7 +486,7 @@ class Acceptance:
             stored = read(pending.stored, Notification)
             if stored.first is not None:
                 is_same = stored.content == own.content
-                pending.result = _skipped(own, stored.first) if is_same else _taken(own, "skipped")
+                pending.result = skipped(own, stored.first) if is_same else taken(own, "skipped")
                 return
             status = await self._status.current(stored)
             if status is not None:
@@ -512,9 +502,9 @@ class Acceptance:
         """Reject one whose user is gone, or whose time must not be in the past."""
         own = pending.draft.notification
         if own.user is not None and pending.user is None:
-            pending.result = _rejected(own.id, own.user, _unknown_user(pending.plan, own.user))
+            pending.result = rejected(own.id, own.user, _unknown_user(pending.plan, own.user))
         elif pending.command.past_refusal is not None:
-            pending.result = _rejected(own.id, own.user, Invalid("at", pending.command.past_refusal))
+            pending.result = rejected(own.id, own.user, Invalid("at", pending.command.past_refusal))
 
     async def _holds(self, tenant: str, first: str) -> bool:
         """Whether the first notification of a dedupe key is there: if it was cancelled or erased, the key is free."""
@@ -541,12 +531,12 @@ class Acceptance:
         """The result of a commit; none if the rows changed meanwhile."""
         own = pending.draft.notification
         if result.version and pending.first is not None:
-            pending.result = _skipped(own, pending.first)
+            pending.result = skipped(own, pending.first)
         elif result.version and result.outcome is not None:
             note = self._note(result.outcome.note, own.category, own.channels)
-            pending.result = msgspec.structs.replace(_scheduled(own, result.outcome), note=note)
+            pending.result = msgspec.structs.replace(scheduled(own, result.outcome), note=note)
         elif result.outcome is not None:
-            pending.result = _scheduled(own, result.outcome)
+            pending.result = scheduled(own, result.outcome)
 
     def _note(self, note: str | None, category: str, channels: Sequence[ChannelName]) -> str | None:
         """The note on a time, and another if the recipient will not be able to unsubscribe."""
@@ -563,42 +553,10 @@ def _unknown_user(plan: Plan, name: str) -> Invalid:
 def _repeated(own: Notification, status: Status) -> AcceptResult:
     stored = status.notification
     if stored.content != own.content:
-        return _taken(own, status.state)
+        return taken(own, status.state)
     return AcceptResult(
         own.id, "unchanged", own.user, status.due, stored.channels, batch=stored.batch, state=status.state
     )
-
-
-def _taken(own: Notification, state: State) -> AcceptResult:
-    reason = (
-        f"{OTHER_CONTENT}, which is {state} already: PUT it with ?reuse=true to use its id again, or choose another"
-    )
-    if state == "pending":
-        reason = f"{OTHER_CONTENT}: replace it (PUT), cancel it, or choose another id"
-    return AcceptResult(own.id, "conflict", own.user, reason=reason)
-
-
-def _skipped(own: Notification, first: str) -> AcceptResult:
-    return AcceptResult(own.id, "skipped", own.user, reason="duplicate", first=first, batch=own.batch)
-
-
-def _scheduled(own: Notification, outcome: Outcome) -> AcceptResult:
-    match outcome.outcome:
-        case "scheduled" | "released":
-            due, note = outcome.due, outcome.note
-            return AcceptResult(own.id, "scheduled", own.user, due, own.channels, batch=own.batch, note=note)
-        case _ if outcome.field is not None:
-            return _rejected(own.id, own.user, Invalid(outcome.field, outcome.reason or ""))
-        case _:
-            reason = (
-                outcome.reason or f"the id belongs to a schedule that is {outcome.state} already: choose another id"
-            )
-            return AcceptResult(own.id, "conflict", own.user, reason=reason)
-
-
-def _rejected(notification_id: str, user: str | None, invalid: Invalid) -> AcceptResult:
-    detail = invalid.detail.removeprefix(f"{invalid.field}: ")
-    return AcceptResult(notification_id, "rejected", user, reason=detail, field=invalid.field)
 
 
 def _results(plan: Plan, drafts: _Drafts) -> AcceptResults | Invalid:
@@ -608,7 +566,7 @@ def _results(plan: Plan, drafts: _Drafts) -> AcceptResults | Invalid:
         if isinstance(drafted, Invalid):
             if not plan.request.users:
                 return drafted
-            results.alone[place] = _rejected(ids[place], users[place], drafted)
+            results.alone[place] = rejected(ids[place], users[place], drafted)
             continue
         result = drafted.result
         assert result is not None, "every draft has a result"

@@ -7,9 +7,9 @@ from typing import Literal, overload
 
 import msgspec
 
-from tidings.delivery.people.profile import check_id
+from tidings.delivery.people.profile import check_id, check_ids
 from tidings.delivery.templates.values import check_locale, check_values
-from tidings.domain.errors import Invalid, check_all
+from tidings.domain.errors import Invalid, StoreError, check_all
 from tidings.domain.names import check_name, encoded
 from tidings.domain.notifications.address import check_line
 from tidings.domain.notifications.address_key import check_channel_address
@@ -18,6 +18,7 @@ from tidings.domain.notifications.message import BODY_BYTES_MAX, SMS_CHARACTERS_
 from tidings.domain.notifications.notification import InlineContent, Notification, Spread
 from tidings.domain.notifications.user import check_category
 from tidings.domain.recurrence.timezone import check_zone
+from tidings.domain.schedules.command import Outcome
 from tidings.domain.schedules.iso8601 import parse_exact_duration
 from tidings.shapes.notification import USERS_MAX, NewNotification
 
@@ -26,6 +27,7 @@ DEDUPE_KEY_CHARS_MAX = 200
 DEDUPE_WINDOW_US = 86_400_000_000
 DEDUPE_WINDOW_MAX_US = 366 * 86_400_000_000
 CONTENT_BYTES = 16
+OTHER_CONTENT = "the id belongs to a notification with other content"
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -150,6 +152,59 @@ class AcceptResults(Sequence[AcceptResult]):
         return self._results[index]
 
 
+class PreparedResults:
+    """The results of requests that differ only in their user: in columns if accepted in bulk, others by place."""
+
+    def __init__(
+        self, columns: Sequence[AcceptedColumns], others: dict[int, AcceptResults | Invalid | StoreError]
+    ) -> None:
+        self.columns = columns
+        self.others = others
+
+    def each(self, count: int) -> list[Sequence[AcceptResult] | Invalid | StoreError]:
+        """The results of all of them, one by one."""
+        found: dict[int, Sequence[AcceptResult] | Invalid | StoreError] = dict(self.others)
+        for columns in self.columns:
+            found.update((place, [result]) for place, result in columns.results())
+        return [found[place] for place in range(count)]
+
+
+def taken(own: Notification, state: State) -> AcceptResult:
+    """The id belongs to a notification with other content, in this state."""
+    reason = (
+        f"{OTHER_CONTENT}, which is {state} already: PUT it with ?reuse=true to use its id again, or choose another"
+    )
+    if state == "pending":
+        reason = f"{OTHER_CONTENT}: replace it (PUT), cancel it, or choose another id"
+    return AcceptResult(own.id, "conflict", own.user, reason=reason)
+
+
+def skipped(own: Notification, first: str) -> AcceptResult:
+    """It is a duplicate of the first one with its dedupe key."""
+    return AcceptResult(own.id, "skipped", own.user, reason="duplicate", first=first, batch=own.batch)
+
+
+def rejected(notification_id: str, user: str | None, invalid: Invalid) -> AcceptResult:
+    """It cannot be sent to this recipient as it stands."""
+    detail = invalid.detail.removeprefix(f"{invalid.field}: ")
+    return AcceptResult(notification_id, "rejected", user, reason=detail, field=invalid.field)
+
+
+def scheduled(own: Notification, outcome: Outcome) -> AcceptResult:
+    """What follows from the outcome of its schedule."""
+    match outcome.outcome:
+        case "scheduled" | "released":
+            due, note = outcome.due, outcome.note
+            return AcceptResult(own.id, "scheduled", own.user, due, own.channels, batch=own.batch, note=note)
+        case _ if outcome.field is not None:
+            return rejected(own.id, own.user, Invalid(outcome.field, outcome.reason or ""))
+        case _:
+            reason = (
+                outcome.reason or f"the id belongs to a schedule that is {outcome.state} already: choose another id"
+            )
+            return AcceptResult(own.id, "conflict", own.user, reason=reason)
+
+
 def check(ask: NotificationRequest) -> None:
     """Refuse what is wrong for every recipient; the error names all wrong fields."""
     try:
@@ -237,8 +292,7 @@ def _check_whom(ask: NotificationRequest) -> None:
     if len(set(ask.users)) < len(ask.users):
         twice = next(user for number, user in enumerate(ask.users) if user in ask.users[:number])
         raise Invalid("users", f"names {twice[:60]!r} twice: name each once")
-    for user in ask.users:
-        check_id(user, "users")
+    check_ids(ask.users, "users")
 
 
 def _check_channels(ask: NotificationRequest) -> None:

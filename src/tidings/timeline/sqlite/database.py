@@ -22,7 +22,7 @@ CACHE_KIB = 16 * 1024
 PAGE_BYTES = 4_096  # with 8 KiB, commits of intake would be half as large again
 APPLICATION_ID = 0x7469_6469  # "tidi"
 WAL_PAGES_MAX = 4_000
-REST_PAGES_MAX = 1_000
+REST_PAGES_MAX = 250  # left for the writer, which a release waits for
 PASSES_MAX = 20
 
 Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
@@ -186,6 +186,20 @@ def translated(verb: Verb) -> Verb:
             raise StoreError(explain(error)) from error
 
     return cast(Verb, answer)
+
+
+@contextlib.contextmanager
+def overwriting(connection: apsw.Connection) -> Iterator[None]:
+    """Overwrite deleted data, as the erasure of a person requires. Inserts need it too: they move rows to other pages.
+
+    The timeline does without, because it is slower and its pages name no person. SQLite applies the pragma when the
+    statement is compiled, so the statement must not be cached.
+    """
+    connection.execute("PRAGMA secure_delete = ON", can_cache=False)
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA secure_delete = OFF", can_cache=False)
 
 
 class Checkpointer:

@@ -15,8 +15,7 @@ import msgspec
 from tidings import crash
 from tidings.domain.notifications.address_key import address_key, digest
 from tidings.domain.notifications.message import ChannelName
-from tidings.timeline.sqlite.database import LAYOUTS, connect, queries
-from tidings.timeline.sqlite.tables import overwriting
+from tidings.timeline.sqlite.database import LAYOUTS, connect, overwriting, queries
 
 SLICE_DOCUMENTS = 50_000
 CACHE_KIB = 256 * 1024

@@ -52,6 +52,11 @@ class Intake:
         self._writer = writer
         self._changes = Changes(writer)
         self._repeats = Repeats(writer)
+        self._hashed: tuple[Sequence[Add] | None, list[int]] = (None, [])
+
+    def hash_ahead(self, adds: UniformAdds) -> None:
+        """Hash the ids of commands that will be run next, outside of their transaction."""
+        self._hashed = adds, self._writer.idmap.hashes(adds.tenant, adds.ids)
 
     def apply(
         self,
@@ -162,7 +167,9 @@ class Intake:
         if not batch.plain.has_ids:
             return batch.write(None)
         idmap = self._writer.idmap
-        hashes = idmap.hashes(batch.plain.tenant, batch.plain.columns.ids)
+        is_hashed = self._hashed[0] is adds
+        hashes = self._hashed[1] if is_hashed else idmap.hashes(batch.plain.tenant, batch.plain.columns.ids)
+        self._hashed = None, []
         if len(set(hashes)) < len(hashes):
             return self._add_in_turn(adds, hashes, now)
         suspects = idmap.suspects(np.array(hashes, dtype=np.int64))
@@ -231,10 +238,11 @@ class _Batch:
         elif any(add.labels is not None for add in self._adds):
             self._labels = [(add.labels or "").encode() for add in self._adds]
         self.plain = adds if isinstance(adds, PlainAdds | UniformAdds) else PlainAdds.of(adds)
+        self._columns = self.plain.columns
 
     def write(self, hashes: list[int] | None) -> list[Outcome]:
         """Write the rows, and the ids given by callers into the id map."""
-        writer, plain, columns = self._writer, self.plain, self.plain.columns
+        writer, plain, columns = self._writer, self.plain, self._columns
         size = len(columns.dues)
         first = writer.take_arrivals(size)
         writer.add_pending(size)
@@ -251,6 +259,8 @@ class _Batch:
         soon = due < writer.near_until
         if soon.all():
             writer.near.insert(rows)
+        elif not soon.any():
+            writer.far.insert(rows, writer.buckets(due))
         else:
             writer.near.insert(rows.where(soon))
             later = rows.where(~soon)
@@ -260,7 +270,7 @@ class _Batch:
         return outcomes
 
     def _rows(self, names: list[bytes], arrivals: Numbers, due: Numbers) -> Rows:
-        columns = self.plain.columns
+        columns = self._columns
         heads = np.zeros(len(names), dtype=HEAD)
         heads["arrival"], heads["due"], heads["accepted"], heads["live"] = arrivals, due, self._now, 1
         heads["deadline"], heads["reason"] = _deadlines(self._adds)
@@ -280,9 +290,8 @@ class _Batch:
 
     def _routes(self) -> tuple[Numbers | int, Numbers | int]:
         """The stream and the first partition of each row; a batch mostly has one topic and one priority."""
-        plain, writer = self.plain, self._writer
-        kinds = [*zip(plain.columns.priorities, plain.columns.topics, strict=True)]
-        routes = writer.routes(plain.tenant, dict.fromkeys(kinds))
+        kinds = [*zip(self._columns.priorities, self._columns.topics, strict=True)]
+        routes = self._writer.routes(self.plain.tenant, dict.fromkeys(kinds))
         if len(routes) == 1:
             return next(iter(routes.values()))
         streams, firsts = zip(*[routes[kind] for kind in kinds], strict=True)

@@ -2,7 +2,7 @@
 
 from tidings import crash
 from tidings.domain.notifications.notification import GROUP, TOPICS
-from tidings.timeline.sqlite import id_map, tables
+from tidings.timeline.sqlite import id_map, row_writes, tables
 from tidings.timeline.sqlite.id_map import RECENT_ENTRIES_MAX
 from tidings.timeline.sqlite.pending.wheel import Wheel
 from tidings.timeline.sqlite.writer import OFFSET_BITS, OFFSET_MASK, PARTITIONS_MAX, Writer
@@ -41,6 +41,7 @@ class Retention:
             more = self._sweep_history(now) or more
             more = self._trim_idempotency_keys(now) or more
             more = tables.expire(connection, now, SLICE_ROWS) == SLICE_ROWS or more
+            row_writes.sweep_unfinished(connection, self._writer.unfinished)
             crash.point("trim.written")
         self._next = now if more else now + PAUSE_US
         return more

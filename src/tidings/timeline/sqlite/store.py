@@ -94,7 +94,7 @@ class SqliteStore(SingleProcess):
             self._writer_thread.start_next, self._releaser.release
         )
         self.tables = SqliteTables(
-            path, self._writer, self._intake.run, writer_thread=self._writer_thread, reader=self._reader
+            path, self._writer, self._intake, writer_thread=self._writer_thread, reader=self._reader
         )
         self._checkpointer = Checkpointer(path, self._finish_checkpoint)
         self._writer.on_long_log(self._checkpointer.wake)
@@ -142,8 +142,8 @@ class SqliteStore(SingleProcess):
             connection.close()
 
     def _finish_checkpoint(self) -> None:
-        """Do the rest of a checkpoint between two transactions of the writer."""
-        self._writer_thread.post(self._connection.wal_checkpoint)
+        """Do the rest of a checkpoint between two transactions of the writer, before others make it longer."""
+        self._writer_thread.post_next(self._connection.wal_checkpoint)
 
     @property
     def identity(self) -> str:

@@ -6,8 +6,7 @@ themselves are written by hand, in `sql/0007_tables.sql`.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from typing import Any
@@ -20,8 +19,6 @@ from tidings.domain.notifications.tables import TABLES, Index, Value
 from tidings.domain.schedules.command import Command, Outcome
 from tidings.ports.tables import (
     ANY,
-    KEY_BYTES_MAX,
-    ON_TIMELINE,
     BulkGroups,
     ChangeGroup,
     GroupResult,
@@ -33,7 +30,9 @@ from tidings.ports.tables import (
     RowPosition,
     Unchanged,
 )
-from tidings.timeline.sqlite.database import BUSY_MS, connect, translated
+from tidings.timeline.sqlite.database import BUSY_MS, connect, overwriting, translated
+from tidings.timeline.sqlite.intake import Intake
+from tidings.timeline.sqlite.row_writes import AHEAD_TABLE, IS_FINISHED, BulkWrite
 from tidings.timeline.sqlite.writer import DatabaseThread, Writer
 from tidings.timeline.store_rules import check_bulk, check_groups
 
@@ -53,21 +52,21 @@ _FAILED = GroupResult(0)
 class SqliteTables:
     """Reads a few rows on the event loop, and many rows or lists on a thread of its own.
 
-    So neither the loop waits for them, nor they for the scans of schedules. The writer thread makes all changes; `run`
-    applies commands to the timeline in its transaction.
+    So neither the loop waits for them, nor they for the scans of schedules. The writer thread makes all changes, and
+    `intake` applies their commands to the timeline in its transactions.
     """
 
     def __init__(
         self,
         path: str,
         writer: Writer,
-        run: Callable[[Sequence[Command], int], list[Outcome]],
+        intake: Intake,
         *,
         writer_thread: DatabaseThread,
         reader: apsw.Connection,
     ) -> None:
         self._writer = writer
-        self._run = run
+        self._intake = intake
         self._writer_thread = writer_thread
         self._reader = reader
         self._lister = connect(path, reader=True)
@@ -101,17 +100,31 @@ class SqliteTables:
 
     def commit(self, groups: Sequence[ChangeGroup], now: int, *, urgent: bool = False) -> Awaitable[list[GroupResult]]:
         if isinstance(groups, BulkGroups):
-            check_bulk(groups)
-        else:
-            check_groups(groups)
+            return self._start_bulk(groups, now)
+        check_groups(groups)
         start = self._writer_thread.start_next if urgent else self._writer_thread.start
         return start(self._commit, groups, now)
 
-    def _commit(self, groups: Sequence[ChangeGroup], now: int) -> list[GroupResult]:
-        with self._writer.transaction() as connection:
-            crash.point("intake.begun")
-            results = apply(connection, groups, now, self._run)
-            crash.point("intake.written")
+    def _start_bulk(self, groups: BulkGroups, now: int) -> Awaitable[list[GroupResult]]:
+        check_bulk(groups)
+        write = BulkWrite(groups)
+        for start in write.ahead():
+            self._writer_thread.start_unawaited(write.write_ahead, self._writer, start)
+        if write.ahead() and len(groups.parts) == 1:
+            self._writer_thread.start_unawaited(self._intake.hash_ahead, groups.parts[0][1])
+        return self._writer_thread.start(self._commit, groups, now, write)
+
+    def _commit(self, groups: Sequence[ChangeGroup], now: int, write: BulkWrite | None = None) -> list[GroupResult]:
+        try:
+            with self._writer.transaction() as connection:
+                crash.point("intake.begun")
+                results = None if write is None else write.finish(connection, now, self._intake.run)
+                if results is None:
+                    results = apply(connection, groups, now, self._intake.run)
+                crash.point("intake.written")
+        finally:
+            if write is not None:
+                write.forget(self._writer)
         crash.point("intake.committed")
         return results
 
@@ -228,8 +241,6 @@ def apply(
     run: Callable[[Sequence[Command], int], list[Outcome]] | None = None,
 ) -> list[GroupResult]:
     """Apply groups in order, inside the caller's transaction; `run` applies their commands, if they have any."""
-    if isinstance(groups, BulkGroups) and run is not None and _are_expected(connection, groups, now):
-        return _create(connection, groups, run(groups.commands, now))
     replaced = _look_up_replaced(connection, groups, now)
     if replaced is None:
         return _Batch(connection, groups, now, run).apply()
@@ -300,42 +311,6 @@ def _save(connection: apsw.Connection, writes: Iterable[_Write], version: int) -
         for sql, rows in statements.items():
             connection.executemany(sql, rows)
     connection.execute("UPDATE row_version SET version = ?", (version,))
-
-
-def _are_expected(connection: apsw.Connection, groups: BulkGroups, now: int) -> bool:
-    """Whether no row that is to be created is there, and all that are required are as expected."""
-    if len(set(groups.names)) < len(groups.names):
-        return False
-    tenant = groups.tenant
-    if not groups.are_new and connection.execute(_ANY_OF[groups.table], (apsw.carray(tuple(groups.names)), tenant)).get:
-        return False
-    found = connection.execute(_VERSIONS[groups.required_table], (apsw.carray(tuple(groups.own)), tenant, now)).get
-    return bool(found == ",".join(map(str, groups.versions)))
-
-
-def _create(connection: apsw.Connection, groups: BulkGroups, outcomes: Sequence[Outcome]) -> list[GroupResult]:
-    """Write the rows of those whose command was accepted, as one value for SQLite to unpack."""
-    version = int(connection.execute("SELECT version FROM row_version").get)
-    columns = zip(map(str.encode, groups.names), map(str.encode, groups.own), groups.bodies, strict=True)
-    rows = [b"".join((_SIZES[len(name)], _SIZES[len(own)], name, own, body)) for name, own, body in columns]
-    results: list[GroupResult] = []
-    sql, column = _create_sql(groups.table, groups.own_column), groups.own_column
-    with overwriting(connection):
-        for values, adds in groups.parts:
-            start, before = len(results), version
-            some = []
-            for row, outcome in zip(rows[start : start + len(adds)], outcomes[start:], strict=False):
-                if outcome.outcome in ON_TIMELINE:
-                    version += 1
-                    some.append(row)
-                    results.append(GroupResult(version, outcome))
-                else:
-                    results.append(GroupResult(0, outcome))
-            shared = (*values[:column], *values[column + 1 :])
-            if some:
-                connection.execute(sql, (groups.tenant, *shared, before, apsw.carray(tuple(some))))
-    connection.execute("UPDATE row_version SET version = ?", (version,))
-    return results
 
 
 class _Entry:
@@ -487,20 +462,6 @@ def expire(connection: apsw.Connection, now: int, rows_max: int) -> int:
     return deleted
 
 
-@contextlib.contextmanager
-def overwriting(connection: apsw.Connection) -> Iterator[None]:
-    """Overwrite deleted data, as the erasure of a person requires. Inserts need it too: they move rows to other pages.
-
-    The timeline does without, because it is slower and its pages name no person. SQLite applies the pragma when the
-    statement is compiled, so the statement must not be cached.
-    """
-    connection.execute("PRAGMA secure_delete = ON", can_cache=False)
-    try:
-        yield
-    finally:
-        connection.execute("PRAGMA secure_delete = OFF", can_cache=False)
-
-
 # Statements, by table
 
 _LookUp = tuple[str, str]  # of one key, and of an array of names
@@ -537,23 +498,6 @@ def _insert_sql(table: str) -> str:
 
 
 @cache
-def _create_sql(table: str, own_column: int) -> str:
-    """Insert rows of which each is one blob: bytes of the key 1-4, of its own column 5-8, then both and the body.
-
-    Their versions follow the one that is given.
-    """
-    names = [column.name for column in TABLES[table].columns]
-    own = names.pop(own_column)
-    columns = ["tenant", *names, "version", TABLES[table].key, own, "body"]
-    key_end, own_bytes = "9 + substr(value, 1, 4)", "substr(value, 5, 4)"
-    return (
-        f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join('?' * (len(names) + 1))}, ? + rowid,"
-        f" CAST(substr(value, 9, substr(value, 1, 4)) AS TEXT), CAST(substr(value, {key_end}, {own_bytes}) AS TEXT),"
-        f" substr(value, {key_end} + {own_bytes}) FROM carray(?)"
-    )
-
-
-@cache
 def _update_sql(table: str, changed: tuple[int, ...], until: bool) -> str:
     """The update of all columns without an index, and of the indexed ones that change, given the values of all.
 
@@ -580,6 +524,8 @@ def _find_sql(index: Index, *, is_after: bool, newest: bool) -> str:
         marks = ", ".join("?" * len(place))
         conditions.append(f"({', '.join(place)}) {'<' if newest else '>'} ({marks})")
     conditions.append("(until IS NULL OR until > ?)")
+    if index.table == AHEAD_TABLE:
+        conditions.append(IS_FINISHED)
     order = ", ".join(f"{name} DESC" if newest else name for name in place)
     return (
         f"SELECT {key}, body, version, until, {index.order or 0} FROM {index.table}"
@@ -596,7 +542,6 @@ def export_sql(table: str) -> str:
     )
 
 
-_SIZES = tuple(b"%04d" % size for size in range(KEY_BYTES_MAX + 1))
 _INDEXED = {table: _indexed(table) for table in TABLES}
 _GET = {table: _look_up_sql(table, "t.body, t.version, t.until") for table in TABLES}
 _VERSION = {table: _look_up_sql(table, "t.entry, t.version, t.until") for table in TABLES}
@@ -608,15 +553,6 @@ _CHECK = {
     for table, known in TABLES.items()
 }
 _GET_PACKED = {table: _packed_sql(table) for table in ("app_user", "notification")}  # rows that seldom expire
-_ANY_OF = {  # CROSS JOIN: in this order, with a look-up for each key
-    table: f"SELECT EXISTS (SELECT 1 FROM carray(?) c CROSS JOIN {table} t ON t.tenant = ? AND t.{known.key} = c.value)"
-    for table, known in TABLES.items()
-}
-_VERSIONS = {
-    table: f"SELECT group_concat(CASE WHEN t.until <= ?3 THEN 0 ELSE ifnull(t.version, 0) END)"
-    f" FROM carray(?1) c LEFT JOIN {table} t ON t.tenant = ?2 AND t.{known.key} = c.value"
-    for table, known in TABLES.items()
-}
 _INSERT = {table: _insert_sql(table) for table in TABLES}
 _DELETE = {table: f"DELETE FROM {table} WHERE entry = ?" for table in TABLES}
 _EXPIRE = {

@@ -112,6 +112,7 @@ class SqliteEndpoint:
         def close() -> Move:
             with self._writer.transaction() as connection:
                 check(_remainder(connection))
+                row_writes.sweep_unfinished(connection, ())
                 _, end = outbox.span(connection)
                 transfers = connection.execute("SELECT progress FROM carried")
                 predecessors = (*protocol.predecessors_of(transfers), Predecessor(self.identity, (end,)))

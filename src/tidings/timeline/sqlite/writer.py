@@ -103,6 +103,10 @@ class DatabaseThread:
         """Submit a call now; it runs even if its result is not awaited."""
         return self._submit(call, arguments, is_urgent=False)
 
+    def start_unawaited(self, call: Callable[..., object], *arguments: object) -> None:
+        """The same for a call whose result, or error, nobody awaits."""
+        self.start(call, *arguments).add_done_callback(_retrieve_error)
+
     def start_next(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
         """The same, before all calls that wait. Between two of these, one of those is run."""
         return self._submit(call, arguments, is_urgent=True)
@@ -125,14 +129,12 @@ class DatabaseThread:
         """Submit a call and wait for its result."""
         return await self.start(call, *arguments)
 
-    def post(self, call: Callable[[], object]) -> None:
-        """Submit a call from another thread, which does not wait for it."""
+    def post_next(self, call: Callable[[], object]) -> None:
+        """Submit an urgent call from another thread, which does not wait for it."""
         self._loop.call_soon_threadsafe(self._post_here, call)
 
     def _post_here(self, call: Callable[[], object]) -> None:
-        future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(_retrieve_error)
-        self._jobs.put((call, (), future))
+        self.start_next(call).add_done_callback(_retrieve_error)
 
     async def close(self) -> None:
         """Finish all submitted calls, then stop the thread."""
@@ -279,6 +281,7 @@ class Writer:
         self.on_kafka: set[int] = set()
         self.held: dict[int, str] = {}
         self.zones: set[tuple[str, str]] = set()
+        self.unfinished: set[int] = set()  # lists that are written in parts, by their first version
         connection.execute(_BATCH)
         self._begin()
         self.load()
@@ -440,6 +443,15 @@ class Writer:
         self.stale = True  # until the lookahead is complete
         self.look_ahead()
         self.stale = False
+
+    @contextlib.contextmanager
+    def not_durable(self) -> Iterator[None]:
+        """The transactions inside are durable with the next one after them."""
+        self.connection.execute("PRAGMA synchronous = NORMAL", can_cache=False)
+        try:
+            yield
+        finally:
+            self.connection.execute("PRAGMA synchronous = FULL", can_cache=False)
 
     def look_ahead(self) -> None:
         """Find out when there is work to do: a row in `near` is due, or a bucket of `far` begins."""

@@ -6,9 +6,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidings.delivery.accept.acceptance import OTHER_CONTENT
 from tidings.delivery.accept.change import DONE
-from tidings.delivery.accept.request import AcceptResult, AcceptResults, NotificationRequest
+from tidings.delivery.accept.request import OTHER_CONTENT, AcceptResult, AcceptResults, NotificationRequest
 from tidings.delivery.notifications.reader import Search, SearchState
 from tidings.domain.errors import Conflict, Invalid, KeyReused
 from tidings.domain.notifications.delivery import State

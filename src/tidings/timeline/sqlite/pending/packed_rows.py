@@ -172,14 +172,15 @@ def _in_order(heads: Heads, order: npt.NDArray[np.intp]) -> Heads:
 def _cuts(buckets: npt.NDArray[np.int64], heads: Heads) -> Iterator[tuple[int, int]]:
     """Where to cut: one parcel for each bucket, or more if it would be too large; a very large row is alone."""
     starts = np.flatnonzero(np.diff(buckets, prepend=-1)).tolist()
-    ends = np.cumsum(row_sizes(heads)).tolist()
+    ends = np.cumsum(row_sizes(heads))
     for start, end in zip(starts, [*starts[1:], len(buckets)], strict=True):
-        first, before = start, ends[start - 1] if start else 0
-        for index in range(start + 1, end) if ends[end - 1] - before > PARCEL_BYTES_MAX else ():
-            if ends[index] - before > PARCEL_BYTES_MAX:
-                yield first, index
-                first, before = index, ends[index - 1]
-        yield first, end
+        first = start
+        while first < end:
+            before = ends[first - 1] if first else 0
+            full = int(np.searchsorted(ends, before + PARCEL_BYTES_MAX, side="right"))
+            last = min(end, max(full, first + 1))
+            yield first, last
+            first = last
 
 
 class NearTable:

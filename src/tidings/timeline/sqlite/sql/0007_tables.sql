@@ -15,6 +15,14 @@ CREATE TABLE row_version (
 );
 INSERT INTO row_version VALUES (1, 0);
 
+-- Lists of notifications that are being written in several transactions: the versions of their rows, and where these
+-- begin. The rows do not count until the list is finished and has no row here any more (`row_writes.py`).
+CREATE TABLE unfinished (
+    first_version INTEGER PRIMARY KEY,
+    last_version INTEGER NOT NULL,
+    first_entry INTEGER NOT NULL
+);
+
 -- One row: the last document that was moved into these tables (`document_migration.py`).
 CREATE TABLE document_migration (
     one INTEGER PRIMARY KEY CHECK (one = 1),

@@ -38,9 +38,9 @@ postgres: setup  ## start a PostgreSQL on localhost:5432 (it must be installed);
 check: style  ## style, types, layers and the quick tests: about two minutes
 	@$(MAKE) --no-print-directory -j 2 types quick || { $(MAKE) --no-print-directory types; exit 1; }
 
-# Quick tests wait more than they work: four processes keep two cores busy.
+# Three processes keep two cores busy. Each more would collect all tests again, which takes 5 s of a core.
 quick: setup-dev
-	$(BIN)/pytest -m "not slow and not kill and not bench" -n 4 --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not slow and not kill and not bench" -n 3 --dist loadfile $(ARGS)
 
 # Two processes share the slow tests, in their order: files of few tests are the long ones. What takes the time between
 # two events comes when all others are done.

@@ -75,6 +75,15 @@ async def test_a_notification_is_sent_once_and_recorded(world: World) -> None:
     assert sum(committed.values()) == 1
 
 
+async def test_an_id_is_not_indexed_if_its_provider_sends_no_receipts(world: World) -> None:
+    settings = msgspec.structs.replace(QUICK, receipts_from=frozenset({"other"}))
+    world.start(world.worker({"mail": Recorder("email")}, settings))
+    await world.notify(words("n-1"))
+    [delivery] = await world.settled("n-1/1")
+    assert (delivery.state, delivery.provider_id) == ("sent", "p-n-1/1")
+    assert await world.store.tables.get([provider_message_key("mail", "p-n-1/1")], world.clock.now()) == [None]
+
+
 async def test_a_provider_that_returns_no_id_has_no_index_for_receipts(world: World) -> None:
     provider = Recorder()
     provider.answer = lambda _: Accepted("")

@@ -320,12 +320,17 @@ async def add_delivery(engine: Engine, config: Config, last: AsyncExitStack) -> 
     clock = engine.clock
     providers = await last.enter_async_context(open_providers(config, clock))
     runtime.services.erasure.erasable |= {name: each for name, each in providers.items() if isinstance(each, Erasable)}
+    settings = msgspec.structs.replace(
+        settings_of(config.delivery, rates_of(config)),
+        channels=config.node.channels,
+        receipts_from=frozenset(table.name for table in config.channels if table.receipts is not None),
+    )
     worker = Worker(
         engine.store,
         providers,
         runtime.services.templates,
         clock,
-        msgspec.structs.replace(settings_of(config.delivery, rates_of(config)), channels=config.node.channels),
+        settings,
         submit=engine.submit,
         commit=engine.commit,
         commit_urgent=engine.commit_urgent,

@@ -113,10 +113,10 @@ def answering(*answers: bytes, then_close: bool = False, split: int | None = Non
     return made
 
 
-async def turn_of_the_loop() -> None:
+async def turn_of_the_loop(turns: int = 3) -> None:
     """Let the loop write what was written and read what has arrived, so that two writes are two reads."""
     loop = asyncio.get_running_loop()
-    for _ in range(3):
+    for _ in range(turns):
         turn = loop.create_future()
         loop.call_soon(turn.set_result, None)
         await turn
@@ -308,8 +308,7 @@ async def _cancel_handshakes(authority: Authority) -> None:
     client = HttpClient(SystemClock(), timeout_s=5.0, connections_max=8, tls=trusted(str(authority.ca)))
     for number in range(100):
         calls = [asyncio.create_task(client.post(url, {}, b"")) for _ in range(6)]
-        for _ in range(number % 40):
-            await asyncio.sleep(0)
+        await turn_of_the_loop(number % 40)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)

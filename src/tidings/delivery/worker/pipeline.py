@@ -118,10 +118,8 @@ class Pipeline:
         policy: RetryPolicy,
         listener: DeliveryListener,
     ) -> None:
-        self._clock, self._records = clock, records
-        self._loader, self._writer = loader, writer
-        self._router, self._submit = router, submit
-        self._policy, self._listener = policy, listener
+        self._clock, self._records, self._loader, self._writer = clock, records, loader, writer
+        self._router, self._submit, self._policy, self._listener = router, submit, policy, listener
         self._errors, self._timers = Counter[tuple[str, str, int, int]](), set[asyncio.TimerHandle]()
         self._is_stopping = False
         self._loads = Stage("load", self._load, batch_max=2 * TURN_MAX, on_error=self._failed)

@@ -39,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     channels: tuple[ChannelName, ...] = CHANNEL_NAMES
     send_s: float = 30.0
     retention_us: int = RETENTION_US
+    receipts_from: frozenset[str] | None = None  # the providers whose receipts are accepted; None: all
 
 
 class Worker:
@@ -83,7 +84,7 @@ class Worker:
                 clock,
                 records=self._consumer,
                 loader=ContextLoader(store.tables, clock),
-                writer=DeliveryWriter(commit, chosen.retention_us),
+                writer=DeliveryWriter(commit, chosen.retention_us, chosen.receipts_from),
                 router=self._router,
                 renderer=Renderer(templates, link),
                 dead_addresses=DeadAddressHandler(store.tables, clock),

@@ -3,7 +3,7 @@
 What goes back to the timeline is committed together with the delivery's row: neither is there without the other.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 
 from tidings.delivery.rows import RETENTION_US, delivery_put, notification_key, provider_message_put, user_key
 from tidings.delivery.worker.context import DeliveryContext
@@ -15,11 +15,17 @@ Commit = Callable[[Sequence[ChangeGroup]], Awaitable[list[GroupResult]]]
 
 
 class DeliveryWriter:
-    """Writes deliveries with compare-and-set. `retention_us` is how long a settled one can be looked up."""
+    """Writes deliveries with compare-and-set. `retention_us` is how long a settled one can be looked up.
 
-    def __init__(self, commit: Commit, retention_us: int = RETENTION_US) -> None:
+    Only the ids of providers in `receipts_from` are stored for the receipts about them; None: those of all.
+    """
+
+    def __init__(
+        self, commit: Commit, retention_us: int = RETENTION_US, receipts_from: Container[str] | None = None
+    ) -> None:
         self._commit = commit
         self._retention_us = retention_us
+        self._receipts_from = receipts_from
 
     async def claim(self, claims: Sequence[tuple[DeliveryContext, Delivery]]) -> list[int]:
         """Claim deliveries; the version of each row, 0 if another worker changed it since it was loaded, or if its
@@ -45,7 +51,8 @@ class DeliveryWriter:
 
     def _settlement(self, context: DeliveryContext, transition: Transition, version: int, now: int) -> ChangeGroup:
         delivery, tenant = transition.delivery, context.tenant
-        accepted = dict.fromkeys(transition.accepted)
+        known = self._receipts_from
+        accepted = dict.fromkeys(each for each in transition.accepted if known is None or each.provider in known)
         kept_us = self._retention_us
         messages = (
             provider_message_put(tenant, delivery, each.provider, each.id, now, each.row_version, retention_us=kept_us)

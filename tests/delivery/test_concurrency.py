@@ -202,21 +202,26 @@ class RowLocked(StoreError):
 
 async def test_an_item_whose_row_is_locked_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(stage_module, "LOCKED_S", 0.05)
     done: list[int] = []
+    attempts: list[int] = []
     unlocked = asyncio.Event()
 
     async def step(items: list[int]) -> None:
         if 7 in items and not unlocked.is_set():
+            attempts.append(len(items))
             raise RowLocked("locked")
         done.extend(items)
 
     stage = Stage("test", step, batch_max=100, on_error=lambda *_: pytest.fail("no item is at fault"))
     stage.put(range(100))
     await eventually(lambda: len(done) == 99)
+    assert attempts[:3] == [100, 7, 1], "each of these waits for the lock: few find the item"
     stage.put([100])
     await eventually(lambda: 100 in done)
+    assert set(attempts[3:]) <= {1}, "it is tried again alone, after a while"
     unlocked.set()
-    await stage.idle()
+    await eventually(lambda: 7 in done)
     assert sorted(done) == list(range(101))
 
 

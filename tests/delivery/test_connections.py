@@ -85,7 +85,7 @@ async def test_no_call_is_made_once_the_circuit_breaker_is_open(world: World) ->
         return provider.now == 5 and await found("processing") > 5
 
     async def are_deferred() -> bool:
-        return await found("pending", "breaker_open") == len(names) - 5
+        return await found("pending", "breaker_open") >= len(names) - 5  # the five are deferred too at their next turn
 
     assert await eventually(are_claimed)
     provider.gate.set()

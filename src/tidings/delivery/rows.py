@@ -224,7 +224,7 @@ def user_tag(tenant: str, user: str) -> str:
 def suppression_keys(tenant: str, channel: ChannelName, to: str | Device, category: str | None = None) -> list[RowKey]:
     """The keys of the suppression of an address: today's, then those that version 0.1 may have used."""
     suffix = "" if category is None else f"/{category}"
-    return [RowKey("suppression", tenant, f"{channel}/{each}{suffix}") for each in digests(channel, to)]
+    return [RowKey("suppression", tenant, f"{each}{suffix}") for each in address_digests(channel, to)]
 
 
 def recipient(notification: Notification) -> str:

@@ -1,4 +1,4 @@
-"""Secrets, and texts of others without them: made fit for a log and for `explain`."""
+"""Secrets that are not shown in logs or `explain`, and the signatures of messages that are made with them."""
 
 import binascii
 import hashlib
@@ -87,8 +87,8 @@ def sign(keys: Iterable[bytes], message_id: str, at_s: int, body: bytes) -> dict
 def _signature(key: bytes, signed: bytes) -> str:
     """HMAC-SHA256 (RFC 2104) in base64.
 
-    `hmac.digest` gives up the interpreter lock, which the event loop then has to wait for: hashing a short text does
-    not. A text that is signed with a key is `sha256(outer pad + sha256(inner pad + text))`.
+    It is `sha256(outer pad + sha256(inner pad + text))`. `hmac.digest` gives up the interpreter lock for every text,
+    and the event loop then has to wait for it; `hashlib` does so only above 2,047 bytes.
     """
     inner, outer = (pad.copy() for pad in _pads(key))
     inner.update(signed)

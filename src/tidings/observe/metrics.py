@@ -92,11 +92,6 @@ class Histogram:
         self._counts = [before + more for before, more in zip(self._counts, added, strict=True)]
         self._sum_us += int(values.sum())
 
-    def add_one(self, value_us: int) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds_us, value_us)] += 1
-        self._sum_us += value_us
-
     @property
     def total(self) -> int:
         """How many values were counted."""

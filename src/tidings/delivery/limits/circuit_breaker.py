@@ -15,7 +15,7 @@ from tidings.domain.notifications.circuit_breaker import Breaker, BreakerState, 
 from tidings.domain.notifications.delivery import Accepted, Broken, Permanent, Temporary, Verdict
 from tidings.domain.notifications.message import ChannelName
 from tidings.domain.notifications.tables import SHARED
-from tidings.ports.tables import ChangeGroup, Put, Remove, RowKey, Tables
+from tidings.ports.tables import ChangeGroup, Put, Remove, RowChange, RowKey, Tables
 
 FRESH_US = 500_000
 RETENTION_US = 3_600_000_000  # a breaker that nobody needed for an hour is deleted, and so closed
@@ -93,13 +93,13 @@ class CircuitBreakers:
         now = self._clock.now()
         if state_at(breaker, now)[0] != "due":
             return False
-        return await self._change(breaker_put(key, tried(breaker, self._terms, self._worker, now), version))
+        return await self._change(key, tried(breaker, self._terms, self._worker, now), version)
 
     async def give_back(self, key: RowKey) -> None:
         """The message of the trial is not sent after all; the next one may be the trial, at once."""
         breaker, version = await self._current(key)
         if breaker is not None and breaker.worker == self._worker:
-            await self._change(breaker_put(key, untried(breaker), version))
+            await self._change(key, untried(breaker), version)
 
     @property
     def has_failures(self) -> bool:
@@ -144,8 +144,7 @@ class CircuitBreakers:
             if before is not None and state_at(before, now)[0] != "due" and not (trial and now >= before.until):
                 return  # another worker has opened it
             after = opened(before, self._terms, reason, now, detail)
-            if await self._change(breaker_put(key, after, version)):
-                self._known[key] = (_CLOSED[0], after, 0)  # known at once, and read again at the next refresh
+            if await self._change(key, after, version):
                 self._failures.pop(key, None)
                 if len(self._opened) >= BREAKERS_MAX:
                     self._opened.clear()
@@ -156,7 +155,7 @@ class CircuitBreakers:
     async def _close(self, key: RowKey) -> None:
         for _ in range(TRIES_MAX):
             breaker, version = await self._current(key)
-            if breaker is None or await self._change(Remove(key, version)):
+            if breaker is None or await self._change(key, None, version):
                 self._opened.add(key)  # reported here once, whoever opened or closed it
                 self._seen_closed(key)
                 return
@@ -172,9 +171,12 @@ class CircuitBreakers:
         _, breaker, version = self._known[key]
         return breaker, version
 
-    async def _change(self, change: Put | Remove) -> bool:
+    async def _change(self, key: RowKey, after: Breaker | None, version: int) -> bool:
+        """Write a breaker over the one of this version; None removes it. It is known at once, and read again soon."""
+        change: RowChange = Remove(key, version) if after is None else breaker_put(key, after, version)
         [result] = await self._tables.commit([ChangeGroup((change,))], self._clock.now())
-        self._known.pop(change.key, None)
+        if result.version:
+            self._known[key] = (_CLOSED[0], after, 0)
         return bool(result.version)
 
     async def _read(self, keys: list[RowKey]) -> None:

@@ -20,7 +20,7 @@ SLICE = 200
 FOLLOW_SLICE = 4  # an entry may have 512 KiB, and a reader that does not read keeps one slice
 TRIES_MAX = 20
 LOOK_S = 1.0
-LATE_US = 2_000_000  # an entry may appear that much after its time: others that are later are there before it
+LATE_US = 10_000_000  # an entry may appear that much after its time: others that are later are there before it
 
 
 class ReadEntries(msgspec.Struct, frozen=True):

@@ -49,10 +49,6 @@ class DeliveryContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_channel_removed: bool = False
     is_replaced: bool = False
 
-    @property
-    def is_high(self) -> bool:
-        return self.notification.priority == "high"
-
 
 def addresses(notification: Notification, user: User | None, channel: ChannelName) -> tuple[Address, ...]:
     """The addresses of the recipient on a channel."""

@@ -234,7 +234,7 @@ class Pipeline:
             self._done(record)
         for (record, context), decision in zip(contexts, decisions, strict=True):
             if not isinstance(decision, Send):
-                self._decided(record, context, decision)
+                self._try_decided(record, context, decision)
         self._inbox_deliveries.put(entries)
         self._reservation.enter(sends)
 
@@ -266,6 +266,14 @@ class Pipeline:
                 self._settlements.put(Settlement(record, context, transition, context.version))
             case _:
                 assert_never(decision)
+
+    def _try_decided(self, record: JobRecord, context: DeliveryContext, decision: NotSent) -> None:
+        """The same; a bug concerns this record alone, and must not repeat what was done for the others."""
+        try:
+            self._decided(record, context, decision)
+        except Exception as error:
+            logger.exception("the decision on a delivery cannot be carried out")
+            self._failed(record, error)
 
     def _hold(self, record: JobRecord, until: int, most_us: int = HOLD_US) -> None:
         """Look again when another worker's claim ends, and now and then whether the delivery is settled."""
@@ -385,15 +393,13 @@ class Pipeline:
         """Settle deliveries as failed that this worker cannot process; they can be sent again by hand."""
         wanted = [(each.tenant, each.record, jobs.read_job(each.record, each.tenant)) for each, _ in failed]
         for (record, reason), context in zip(failed, await self._loader.load(wanted), strict=True):
-            decision: Decision = AlreadyDone()
-            if isinstance(context, DeliveryContext):
-                decision = decide(context, self._policy.backoff, self._clock.now())
-            if isinstance(decision, ClaimedElsewhere):
-                self._hold(record, decision.until)
-            elif isinstance(context, DeliveryContext) and not isinstance(decision, AlreadyDone):
-                self._decided(record, context, Finish("failed", reason))
-            else:
+            if not isinstance(context, DeliveryContext):
                 self._done(record)
+                continue
+            decision = decide(context, self._policy.backoff, self._clock.now())
+            if isinstance(decision, Send | Defer | Fallback):
+                decision = Finish("sent" if context.delivery.has_arrived else "failed", reason)
+            self._try_decided(record, context, decision)
 
     def _unsettleable(self, failed: tuple[JobRecord, str], error: Exception) -> None:
         """Its delivery cannot even be marked as failed: try again for some minutes, then make it a dead letter.
@@ -419,7 +425,10 @@ class Pipeline:
         """Nothing is left to do for records that became dead letters."""
         for record, why in poison:
             where = record.record
-            self._listener(Poisoned(now, record.tenant, where.topic, where.partition, where.offset, str(why)))
+            try:
+                self._listener(Poisoned(now, record.tenant, where.topic, where.partition, where.offset, str(why)))
+            except Exception:
+                logger.exception("the listener of a poison message failed")
             self._done(record)
 
     def _leave_unsettled(self, poison: tuple[JobRecord, Invalid], error: Exception) -> None:

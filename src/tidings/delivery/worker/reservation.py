@@ -1,9 +1,11 @@
 """Reserve: what a delivery needs before it is claimed: slots, its rendered messages, providers and tokens.
 
-Nothing is claimed here, and no connection is held: a delivery that has to wait long goes back to the timeline.
+Nothing is claimed here, and no connection is held. A delivery that has to wait long for a token goes back to the
+timeline; one that waits for a slot stays, and is loaded again before it goes on.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -30,6 +32,8 @@ from tidings.ports.tables import RowKey
 
 STALE_US = 1_000_000  # what was loaded longer ago is loaded again before it is claimed
 SPREAD_US = 1_000_000  # deliveries that an open breaker stopped do not all return at the same instant
+
+logger = logging.getLogger("tidings.delivery")
 
 
 class Call(msgspec.Struct, eq=False):
@@ -113,7 +117,8 @@ class PendingSend:
         )
 
     def claimed(self, delivery: Delivery, claim: Claim) -> None:
-        self.delivery, self.claim = delivery, claim
+        """Take over a claim that is about to be written; it has a version once it is."""
+        self.delivery, self.claim, self.version = delivery, claim, 0
 
     def release(self) -> None:
         """Give back the reserved slots."""
@@ -190,15 +195,22 @@ class Reservation:
         fresh = await self._reload([send for send in sends if send.line is not None])
         await self.refresh(fresh)
         templates = await self._renderer.templates(send.context for send in fresh)
-        prepared = [(send, self._messages(send, templates)) for send in fresh]
-        for send, calls in prepared:
-            if isinstance(calls, NotSent):
-                self._not_sent(send, calls)
-                continue
-            send.calls, send.waits, send.undecided = [], [], len(calls)
-            for call in calls:
-                self._choose(call)
+        for send in fresh:
+            try:
+                self._prepare_one(send, templates)
+            except Exception as error:  # a bug: it must not prepare the others a second time
+                logger.exception("the delivery %s cannot be prepared", send.context.delivery.name)
+                self._fail(send, error)
         await asyncio.sleep(0)  # rendering many has taken a while
+
+    def _prepare_one(self, send: PendingSend, templates: Templates) -> None:
+        calls = self._messages(send, templates)
+        if isinstance(calls, NotSent):
+            self._not_sent(send, calls)
+            return
+        send.calls, send.waits, send.undecided = [], [], len(calls)
+        for call in calls:
+            self._choose(call)
 
     async def _reload(self, sends: list[PendingSend]) -> list[PendingSend]:
         """Those that are still to be sent; what waited long for its slots is loaded and decided again."""

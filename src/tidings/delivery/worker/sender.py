@@ -8,7 +8,8 @@ has opened meanwhile, the claim is given back without a call.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from tidings import crash
 from tidings.clock import Clock
@@ -29,6 +30,7 @@ from tidings.ports.tables import RowKey
 
 logger = logging.getLogger("tidings.delivery")
 
+DECISION_US_MAX = 5_000_000  # what was decided longer ago is loaded and decided again instead of being claimed
 CALL_SHARE_MIN = 4  # a call is begun only if at least this part of its time-out is left of the claim
 
 
@@ -95,17 +97,27 @@ class Sender:
             await asyncio.wait(self._senders)
 
     async def _claim(self, sends: list[PendingSend]) -> None:
-        now = self._clock.now()
+        now, elapsed = self._clock.now(), self._clock.elapsed()
         claim = Claim(self._worker, now + self._claim_us)
-        for send in sends:
+        fresh = [send for send in sends if elapsed - send.loaded_at <= DECISION_US_MAX]
+        for send in fresh:
             providers = [call.provider for call in send.calls]
             send.claimed(claimed(send.context, providers, send.addresses, claim, now), claim)
         crash.point("deliver.claiming")
         try:
-            versions = await self._writer.claim([(send.context, send.delivery) for send in sends])
-        except (StoreError, NotOwner):
-            versions = await self._claimed_versions(sends)
+            versions = await self._writer.claim([(send.context, send.delivery) for send in fresh]) if fresh else []
+        except (StoreError, NotOwner) as error:
+            if isinstance(error, StoreError) and not error.concerns_all:
+                raise  # nothing was written because one of the rows is locked: the others are claimed without it
+            versions = await self._claimed_versions(fresh)
         crash.point("deliver.claimed")
+        self._go_on(fresh, versions)
+        for send in sends:
+            if not send.version:
+                self._withdraw(send)
+
+    def _go_on(self, sends: Sequence[PendingSend], versions: Sequence[int]) -> None:
+        """Call the providers of those that are claimed."""
         for send, version in zip(sends, versions, strict=True):
             if version:
                 send.version, send.open = version, len(send.calls)
@@ -116,9 +128,6 @@ class Sender:
                     self._give_back(send)
         else:
             self._enter([call for send in sends if send.version for call in send.calls])
-        for send in sends:
-            if not send.version:
-                self._withdraw(send)
 
     async def _claimed_versions(self, sends: list[PendingSend]) -> list[int]:
         """Look up which claims were written after all: waiting for the end of our own claims would make them late."""
@@ -155,9 +164,7 @@ class Sender:
             self._router.limiter.give_back(call.provider, call.send.to.tenant)
         trials = [call.breaker for call in unmade if call.trial]
         if trials:
-            task = asyncio.get_running_loop().create_task(self._return_trials(trials))
-            self._senders.add(task)
-            task.add_done_callback(self._senders.discard)
+            self._start(self._return_trials(trials))
 
     async def _return_trials(self, breakers: Sequence[RowKey]) -> None:
         for breaker in breakers:
@@ -176,11 +183,8 @@ class Sender:
             line.put(some)
 
     def _start_senders(self, line: SlotLine[Call], calls: list[Call]) -> None:
-        loop = asyncio.get_running_loop()
         for call in calls:
-            task = loop.create_task(self._send(line, call))
-            self._senders.add(task)
-            task.add_done_callback(self._senders.discard)
+            self._start(self._send(line, call))
 
     async def _send(self, line: SlotLine[Call], first: Call) -> None:
         """Make one call after the other in the same slots, as long as there are any and nobody else has a turn."""
@@ -208,12 +212,12 @@ class Sender:
             return
         begun, send_s = self._clock.now(), self._router.send_s
         left_s = (send.claim.until - begun) / 1_000_000
-        is_stopped = not call.trial and not self._router.breakers.is_closed(call.breaker)
-        if self._is_stopping or is_stopped or left_s < send_s / CALL_SHARE_MIN or is_expired(send.context, begun):
+        obstacle = self._obstacle(call, begun, left_s)
+        if obstacle:
             if len(send.calls) == 1:
                 self._give_back(send)
                 return
-            send.waits.append(Defer(begun, "claim_ended"))
+            send.waits.append(Defer(begun, obstacle))
             send.calls.remove(call)
             self._return([call])
         else:
@@ -225,13 +229,25 @@ class Sender:
             send.answers.append(Answer(call.number, call.address, call.provider, verdict, call.trial, own_id))
             try:
                 self._report(call, verdict, begun, self._clock.elapsed() - elapsed)
-                if call.trial or type(verdict) is not Accepted or self._router.breakers.has_failures:
-                    await self._record(call, verdict)
+                if type(verdict) is not Accepted:
+                    await self._record(call, verdict)  # the next turn asks the breaker
+                elif call.trial or self._router.breakers.has_failures:
+                    self._start(self._record(call, verdict))  # an accepted message does not wait for it
             except Exception:  # of a listener or of a breaker: what the provider answered must be settled
                 logger.exception("what follows a call of the provider %s failed", call.provider)
         send.open -= 1
         if not send.open:
             self._finish(send)
+
+    def _obstacle(self, call: Call, now: int, left_s: float) -> str:
+        """Why a claimed call is not made now; empty if nothing stands in its way."""
+        if self._is_stopping:
+            return "worker_stopped"
+        if not call.trial and not self._router.breakers.is_closed(call.breaker):
+            return "breaker_open"
+        if left_s < self._router.send_s / CALL_SHARE_MIN:
+            return "claim_ended"
+        return "expired" if is_expired(call.send.context, now) else ""
 
     def _report(self, call: Call, verdict: Verdict, begun: int, took_us: int) -> None:
         """Count a call."""
@@ -246,6 +262,12 @@ class Sender:
         if breakers.is_news(call.breaker, verdict, trial=call.trial):
             with contextlib.suppress(StoreError, NotOwner):  # the next calls count again
                 await breakers.record(call.breaker, verdict, trial=call.trial)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the calls; it has ended when the sender is idle."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._senders.add(task)
+        task.add_done_callback(self._senders.discard)
 
     def _finish(self, send: PendingSend) -> None:
         crash.point("deliver.sent")

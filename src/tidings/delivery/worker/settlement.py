@@ -20,7 +20,7 @@ from tidings.delivery.templates.renderer import Renderer, Templates
 from tidings.delivery.worker.consumer import JobRecord
 from tidings.delivery.worker.context import ContextLoader, DeliveryContext
 from tidings.delivery.worker.policy import Defer, NotSent, fallback_or_finish
-from tidings.delivery.worker.reservation import PendingSend
+from tidings.delivery.worker.reservation import STALE_US, PendingSend
 from tidings.delivery.worker.stage import BATCH_MAX, TURN_MAX, Stage
 from tidings.delivery.worker.transition import (
     REASON_CHARS_MAX,
@@ -61,7 +61,8 @@ class Settlement(msgspec.Struct, eq=False, gc=False):
 
     `send` is set if it was claimed. `again` loads the record once more afterwards, `numbers` counts turns whose ids
     were taken, `without_command` says that its schedule is there already or is not accepted. `called` is reported
-    once it is written.
+    once it is written. One that was decided at `decided_at`, by the monotonic clock, is decided again if it is not
+    written soon.
     """
 
     record: JobRecord
@@ -73,6 +74,8 @@ class Settlement(msgspec.Struct, eq=False, gc=False):
     numbers: int = 0
     without_command: bool = False
     called: Called | None = None
+    decided_at: int | None = None
+    is_over: bool = False
 
 
 class Settlements:
@@ -113,9 +116,10 @@ class Settlements:
         self._settles.put([each for each in settlements if not each.transition.dead])
 
     async def idle(self) -> None:
-        """Return once everything is written."""
-        await self._dead_stage.idle()
-        await self._settles.idle()
+        """Return once everything is written. What was written may lead to a dead address."""
+        while not (self._dead_stage.is_idle and self._settles.is_idle):
+            await self._dead_stage.idle()
+            await self._settles.idle()
 
     async def stop(self) -> None:
         await self._dead_stage.stop()
@@ -131,6 +135,9 @@ class Settlements:
     async def _settle(self, settlements: list[Settlement]) -> None:
         crash.point("deliver.settling")
         now = self._clock.now()
+        settlements = self._still_valid(settlements)
+        if not settlements:
+            return
         results = await self._writer.settle([_writable(each) for each in settlements], now)
         crash.point("deliver.settled")
         written = [each for each, result in zip(settlements, results, strict=True) if result.version]
@@ -140,6 +147,16 @@ class Settlements:
         for each, result in zip(settlements, results, strict=True):
             if not result.version:
                 await self._follow_up(each, result)
+
+    def _still_valid(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Those that may be written. An inbox entry has the time of its decision, and may have expired since."""
+        since = self._clock.elapsed() - STALE_US
+        for each in settlements:
+            if each.decided_at is not None and each.decided_at < since and not each.is_over:
+                each.is_over = True
+                self._return_token(each)
+                self._again(each.record)
+        return [each for each in settlements if not each.is_over]
 
     async def _follow_up(self, settlement: Settlement, result: GroupResult) -> None:
         """Go on with a settlement that was not written."""
@@ -256,6 +273,7 @@ class InboxDeliveries:
         self._renderer = renderer
         self._settle = settle
         self._decided = decided
+        self._failed = failed
         self._deliveries = Stage(
             "inbox", self._deliver, batch_max=TURN_MAX, on_error=lambda each, error: failed(each.record, error)
         )
@@ -267,17 +285,20 @@ class InboxDeliveries:
         await self._deliveries.stop()
 
     async def _deliver(self, deliveries: list[InboxDelivery]) -> None:
-        now = self._clock.now()
         templates = await self._renderer.templates(each.context for each in deliveries)
-        built = [(each, self._build(each, templates, now)) for each in deliveries]
-        ready: list[Settlement] = []
-        for each, found in built:
-            if not isinstance(found, Transition):
-                self._decided(each.record, each.context, found)
-            elif self._router.limiter.is_unlimited:
-                ready.append(_settlement(each, found, now))
-            else:
-                self._limit(each, found, now)
+        now, ready = self._clock.now(), list[Settlement]()
+        for each in deliveries:
+            try:
+                found = self._build(each, templates, now)
+                if not isinstance(found, Transition):
+                    self._decided(each.record, each.context, found)
+                elif self._router.limiter.is_unlimited:
+                    ready.append(self._settlement(each, found, now))
+                else:
+                    self._limit(each, found, now)
+            except Exception as error:  # a bug: it must not deliver the others a second time
+                logger.exception("the delivery %s to an inbox failed", each.context.delivery.name)
+                self._failed(each.record, error)
         self._settle(ready)
         await asyncio.sleep(0)  # rendering many has taken a while
 
@@ -304,20 +325,19 @@ class InboxDeliveries:
             if until is not None:
                 self._decided(record, context, Defer(until, "rate_limited"))
             else:
-                self._settle([_settlement(delivery, transition, now)])
+                self._settle([self._settlement(delivery, transition, now)])
 
         is_returning = context.delivery.reason == "rate_limited"
         self._router.limiter.enter(
             name, context.tenant, answered, high=record.priority == "high", returning=is_returning
         )
 
-
-def _settlement(delivery: InboxDelivery, transition: Transition, now: int) -> Settlement:
-    """The settlement of an inbox delivery, which is its call too."""
-    context, before = delivery.context, delivery.context.delivery
-    late_us = max(0, now - before.was_due)
-    called = Called(now, context.channel, delivery.provider_name, "accepted", None, late_us, bool(before.attempts))
-    return Settlement(delivery.record, context, transition, context.version, called=called)
+    def _settlement(self, delivery: InboxDelivery, transition: Transition, now: int) -> Settlement:
+        """The settlement of an inbox delivery, which is its call too."""
+        context, before, at = delivery.context, delivery.context.delivery, self._clock.elapsed()
+        late_us = max(0, now - before.was_due)
+        called = Called(now, context.channel, delivery.provider_name, "accepted", None, late_us, bool(before.attempts))
+        return Settlement(delivery.record, context, transition, context.version, called=called, decided_at=at)
 
 
 def _with_receipts(

@@ -9,8 +9,10 @@ from typing import Generic, TypeVar
 from tidings.domain.errors import NotOwner, StoreError
 
 RETRY_S = 0.25
+LOCKED_PARTS = 16  # of a batch with a locked row: each part with it waits, so few attempts must find it
+LOCKED_S = 10.0  # PostgreSQL waits 2 s for a locked row, and so does everything in the same transaction
 BATCH_MAX = 500
-TURN_MAX = 64  # items of a step that computes for long: what has high priority must not wait for many of them
+TURN_MAX = 64  # bounds the items of a CPU-bound step, so that high priority gets its turn in between
 
 logger = logging.getLogger("tidings.delivery")
 
@@ -20,10 +22,11 @@ Item = TypeVar("Item")
 class Stage(Generic[Item]):
     """One call of `step` at a time, with up to `batch_max` items.
 
-    While the store is away the same batch is tried again. If it waited too long for a row, the halves of the batch are,
-    and an item whose row is still locked goes behind all others. Any other error is the fault of one item, or of a bug:
-    the halves are tried again, until the item that fails alone is given to `on_error`. So a step must be
-    repeatable: what it does to its items comes after the last call that may fail.
+    While the store is away the same batch is tried again. If it waited too long for a row, parts of the batch are,
+    and an item whose row is still locked is held back for a while: each attempt makes those beside it wait. Any other
+    error is the fault of one item, or of a bug: the halves are tried again, until the item that fails alone is given to
+    `on_error`. So a step must be repeatable: what it does to its items comes after the last call that may fail, and an
+    error of one of them must not end the step.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Stage(Generic[Item]):
         self._on_error = on_error
         self._waiting: deque[Item] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._locked: set[asyncio.TimerHandle] = set()  # of items whose row is locked
         self._stopping = False
 
     def put(self, items: Iterable[Item]) -> None:
@@ -54,6 +58,11 @@ class Stage(Generic[Item]):
         self._waiting.clear()
         return items
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has run."""
+        return self._task is None
+
     async def idle(self) -> None:
         """Return once everything has run."""
         while self._task is not None:
@@ -62,6 +71,8 @@ class Stage(Generic[Item]):
     async def stop(self) -> None:
         """End the step that is running, and run no more."""
         self._stopping = True
+        for timer in self._locked:
+            timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -83,9 +94,9 @@ class Stage(Generic[Item]):
                 await asyncio.sleep(RETRY_S)
                 if isinstance(error, StoreError) and not error.concerns_all:
                     if len(batch) > 1:
-                        await self._attempt_halves(batch)
+                        await self._attempt_parts(batch, LOCKED_PARTS)
                     else:
-                        self._waiting.append(batch[0])  # the others need not wait for its row
+                        self._hold_back(batch[0])
                     return
             except Exception as error:
                 if len(batch) == 1:
@@ -95,10 +106,18 @@ class Stage(Generic[Item]):
                     except Exception:
                         logger.exception("a delivery that failed in the step %s could not be given up", self._name)
                     return
-                await self._attempt_halves(batch)
+                await self._attempt_parts(batch, 2)
                 return
 
-    async def _attempt_halves(self, batch: list[Item]) -> None:
-        half = len(batch) // 2
-        await self._attempt(batch[:half])
-        await self._attempt(batch[half:])
+    def _hold_back(self, item: Item) -> None:
+        def resume() -> None:
+            self._locked.discard(timer)
+            self.put((item,))
+
+        timer = asyncio.get_running_loop().call_later(LOCKED_S, resume)
+        self._locked.add(timer)
+
+    async def _attempt_parts(self, batch: list[Item], count: int) -> None:
+        size = -(-len(batch) // count)
+        for start in range(0, len(batch), size):
+            await self._attempt(batch[start : start + size])

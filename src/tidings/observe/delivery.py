@@ -24,7 +24,7 @@ from tidings.ports import Count
 SECOND_US = 1_000_000
 BREAKERS_MAX = 10_000  # bounds the memory
 ENDS_MAX = 10_000  # seconds that are remembered at least, though nobody asks for the metrics
-UNCOUNTED_MAX = 256
+UNCOUNTED_MAX = 256  # calls, which are counted faster together
 REPEAT_US = 60_000_000  # that a provider begins to fail is logged once in this time
 
 logger = logging.getLogger("tidings.delivery")

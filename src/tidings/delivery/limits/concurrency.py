@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 PASSES_MAX = 4  # how many times each slot may go to high priority before one of the others that wait has its turn
-BUNCH_S = 0.02  # how long freed slots wait for more
+BUNCH_S = 0.02  # how long freed slots wait for more: much less than what is claimed ahead takes to send
 LINES_MAX = 1_024  # in memory before those that nobody uses are dropped
 
 Granted = Callable[[], None]
@@ -252,7 +252,7 @@ class SlotLine(Generic[Item]):
         return None
 
     def free(self, count: int = 1) -> None:
-        """So many messages do not need their slots any more."""
+        """Give up the slots of this many messages that have ended."""
         self._freed += count
         is_bunch = self._freed >= self._bunch or self._freed == self._in_use or not self._queue
         if is_bunch or self._is_wanted_elsewhere():

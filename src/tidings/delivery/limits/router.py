@@ -82,7 +82,7 @@ class Recipient(msgspec.Struct, frozen=True, gc=False):
     channel: ChannelName
     high: bool
     attempts: tuple[Attempt, ...]
-    returning: bool  # it was told a time by a rate limit, and returns
+    returning: bool  # a rate limit deferred it until now
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):

@@ -45,7 +45,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class Inbox:
-    """The inboxes of all. As a listener of what workers tell, it knows at once when something came."""
+    """The inboxes of all users. It listens to the facts of workers, and so knows at once when an entry arrives."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self._tables = tables

@@ -122,6 +122,7 @@ class Pipeline:
         self._router, self._submit, self._policy, self._listener = router, submit, policy, listener
         self._errors, self._timers = Counter[tuple[str, str, int, int]](), set[asyncio.TimerHandle]()
         self._is_stopping = False
+        # To load a message takes half as long as to render it.
         self._loads = Stage("load", self._load, batch_max=2 * TURN_MAX, on_error=self._failed)
         self._answers = Stage("answer", self._answered, batch_max=BATCH_MAX, on_error=self._fail_answered)
         self._fails = Stage("fail", self._fail, batch_max=BATCH_MAX, on_error=self._unsettleable)
@@ -334,7 +335,7 @@ class Pipeline:
         self._sender.abandon(send)
 
     async def _answered(self, sends: list[PendingSend]) -> None:
-        """All calls of these deliveries have ended."""
+        """All calls of these deliveries have ended; a stage, so that those of one turn of the loop settle together."""
         now = self._clock.now()
         settlements = [
             Settlement(send.record, send.context, self._after_answers(send, now), send.version, send) for send in sends

@@ -255,7 +255,7 @@ class Lease(Generic[Connection]):
 
 
 class Pool(Generic[Connection]):
-    """Who wants a connection while all are in use waits for its turn."""
+    """A call that finds all connections in use waits for its turn."""
 
     def __init__(
         self,

@@ -316,7 +316,8 @@ class HttpClient:
         try:
             await loop.create_connection(lambda: connection, sock=made, **tls)
         except BaseException:
-            # Not the socket: its number could be that of another one while the transport still reads from it.
+            # The socket is left to its transport: closed here, its number could be given to another socket while the
+            # transport still reads from it.
             connection.abort()
             raise
         return connection

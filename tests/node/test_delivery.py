@@ -237,6 +237,17 @@ async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops
     assert swept[:4] == ["acme", "acme", "globex", "globex"]
 
 
+async def test_a_node_without_email_does_not_warn_about_its_links(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_of(tmp_path, f'{MAIL}[node]\nchannels = ["webhook"]\n[store]\npath = "{tmp_path / "t.db"}"\n')
+    engine = Engine(MemoryStore(), SystemClock())
+    async with AsyncExitStack() as last:
+        await add_delivery(engine, config, last)
+    await engine.stop()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 MAIL = '[channels.smtp]\nhost = "smtp.example.com"\nsender = "news@example.com"\n'
 PUBLIC = '[delivery]\npublic_url = "https://notify.example.com"\nlink_key = {env = "LINK_KEY"}\n'
 

@@ -339,7 +339,7 @@ async def add_delivery(engine: Engine, config: Config, last: AsyncExitStack) -> 
     engine.following.watch(worker.topics, worker.notify)
     runtime.metrics.watch(worker.backlog, clock)
     engine.add_service(worker, PrunerService(engine.store, runtime.services.pruner, clock), stops_first=True)
-    if lacks_links(config):
+    if "email" in config.node.channels and lacks_links(config):
         logger.warning("%s", unsubscribe.NO_LINK)
     if sends_nothing(config):
         logger.info("no provider is configured: messages are written to %s", folder_of(config) / FOLDER)

@@ -59,7 +59,8 @@ def connect(path: str, *, reader: bool = False) -> apsw.Connection:
 def prepare(path: str, layouts: Path = LAYOUTS, on_step: OnStep | None = None, clock: Clock | None = None) -> Plan:
     """Create the file if it is new, migrate an older layout, and reject files that are not ours.
 
-    Returns the plan that was carried out; its version is 0 if the file was new. `on_step` is called after each migration step; it needs a clock to measure the duration.
+    Returns the plan that was carried out; its version is 0 if the file was new. `on_step` is called after each
+    migration step; it needs a clock to measure the duration.
     """
     with _explained(path):
         if Path(path).parent.is_dir() and not Path(path).exists():

@@ -111,7 +111,10 @@ class SqliteStore(SingleProcess):
         moved_too: bool = False,
         **options: Any,
     ) -> "SqliteStore":
-        """Open or create the file, or migrate it. Options are those of `Options`; `HasMoved` if the store was moved elsewhere."""
+        """Open the file; create or migrate it first if necessary. Options are those of `Options`.
+
+        `HasMoved` if the store was moved elsewhere.
+        """
         chosen = msgspec.convert(options, Options)
         if not 1 <= chosen.partitions <= PARTITIONS_MAX:
             raise Invalid("partitions", f"must be between 1 and {PARTITIONS_MAX}")

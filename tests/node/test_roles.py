@@ -175,7 +175,7 @@ def test_nodes_are_listed_as_a_table(start: Start, shared: list[str], tmp_path: 
 def test_amounts_are_formatted() -> None:
     node = {
         "id": "a", "name": "north", "version": "1", "state": "alive", "roles": ["api"], "since": None,
-        "lease_until": None, "owns": [], "clock_ahead_ms": -0.01,
+        "channels": [], "lease_until": None, "owns": [], "clock_ahead_ms": -0.01,
         "lateness": {"released": 1, "p50_ms": 0.04, "p99_ms": 999.0, "max_ms": 110_369.9},
     }  # fmt: skip
     *_, p50, p99, most, overdue, ahead = _node(node, "north", Screen(0))

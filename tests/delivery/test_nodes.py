@@ -190,7 +190,7 @@ async def test_a_circuit_breaker_opens_for_all_processes(postgres: Postgres, tmp
     async with started_providers(tmp_path, random.Random(1)) as providers:
         providers.post.at["connect"].then(*["421 4.3.2 out of order"] * 1_000)
         async with fleet(postgres, tmp_path, providers, deliver=1, **slow) as (front, [first], behind):
-            await put_ada(front)
+            await put_ada(front, providers.webhook)
             for number in range(20):
                 await front.notify(number, "email")
 

@@ -13,6 +13,7 @@ from tidings.delivery.rows import change, delivery_put
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Report
 from tidings.domain.notifications.delivery import Attempt, Claim, Delivery, ProviderEvent, State
+from tidings.domain.notifications.message import CHANNEL_NAMES
 from tidings.domain.notifications.notification import InlineContent
 from tidings.domain.schedules.command import Pause
 
@@ -64,6 +65,22 @@ async def test_a_notification_that_waits_for_a_worker_says_that_there_is_none(se
     status = await services.reader.get(ACME, accepted.id)
     assert status is not None
     assert status.reason == "released"
+
+
+async def test_a_notification_says_that_no_live_node_delivers_to_its_channel(services: Services) -> None:
+    mailed = await services.notify(**HI)
+    inboxed = await services.notify(**HI, channels=("in_app", "email"))
+    await services.release("notify.email")
+    await services.release("notify.in_app")
+    report = Report("mail", ("deliver", "dispatch"), at=services.clock.now(), channels=("email", "sms"))
+    await services.store.acquire(services.clock.elapsed(), 60 * SECOND, report)
+    assert await state(services, mailed.id) == ("pending", "released")
+    assert await state(services, inboxed.id) == ("pending", "no_worker")
+    listed = (await services.reader.page(ACME, Search())).notifications
+    assert {each.notification.id: each.reason for each in listed} == {mailed.id: "released", inboxed.id: "no_worker"}
+    everywhere = msgspec.structs.replace(report, channels=CHANNEL_NAMES)
+    await services.store.acquire(services.clock.elapsed(), 60 * SECOND, everywhere)
+    assert await state(services, inboxed.id) == ("pending", "released")
 
 
 async def test_the_holder_of_a_claim_is_not_shown(services: Services) -> None:

@@ -19,7 +19,7 @@ from tidings.delivery.people import unsubscribe
 from tidings.delivery.people.unsubscribe import Unsubscription
 from tidings.domain.errors import Invalid
 from tidings.domain.fleet import Role
-from tidings.domain.notifications.message import CHANNEL_NAMES
+from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.notification import InlineContent
 from tidings.domain.schedules.schedule import Topic
 from tidings.engine import Engine
@@ -98,12 +98,17 @@ def test_files_show_the_channels_left_to_them() -> None:
 
 
 def test_webhooks_are_refused_by_the_networks_of_the_configuration() -> None:
-    def refused(url: str, *networks: str, roles: Sequence[Role] = ("api", "deliver")) -> bool:
+    def refused(
+        url: str,
+        *networks: str,
+        roles: Sequence[Role] = ("api", "deliver"),
+        channels: Sequence[ChannelName] = CHANNEL_NAMES,
+    ) -> bool:
         tables = (
             ProviderTable(name=str(number), provider="webhook", settings={"allowed_networks": [network]})
             for number, network in enumerate(networks)
         )
-        config = Config(node=Node(roles=tuple(roles)), channels=tuple(tables))
+        config = Config(node=Node(roles=tuple(roles), channels=tuple(channels)), channels=tuple(tables))
         try:
             webhook_check_of(config)(url, "to")
         except Invalid as invalid:
@@ -116,7 +121,10 @@ def test_webhooks_are_refused_by_the_networks_of_the_configuration() -> None:
     assert not refused("https://10.2.0.1/", "10.1.0.0/16", "10.2.0.0/16"), "one of two providers may call it"
     assert refused("https://10.3.0.1/", "10.1.0.0/16", "10.2.0.0/16")
     assert not refused("https://127.0.0.1/"), "messages are written to files"
-    assert not refused("https://127.0.0.1/", "10.1.0.0/16", roles=("api",)), "another node delivers"
+    assert refused("https://127.0.0.1/", "10.1.0.0/16", roles=("api",)), "also if another node delivers"
+    assert refused("https://127.0.0.1/", "10.1.0.0/16", channels=("email",))
+    assert not refused("https://10.1.0.1/", "10.1.0.0/16", roles=("api",))
+    assert not refused("https://127.0.0.1/", roles=("api",)), "the provider is configured elsewhere"
 
 
 def test_a_link_can_be_read_with_the_current_and_the_older_key() -> None:
@@ -227,6 +235,17 @@ async def test_expired_documents_of_all_tenants_are_removed_until_the_node_stops
     sweeper.stop()
     await asyncio.wait_for(running, 5)
     assert swept[:4] == ["acme", "acme", "globex", "globex"]
+
+
+async def test_a_node_without_email_does_not_warn_about_its_links(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_of(tmp_path, f'{MAIL}[node]\nchannels = ["webhook"]\n[store]\npath = "{tmp_path / "t.db"}"\n')
+    engine = Engine(MemoryStore(), SystemClock())
+    async with AsyncExitStack() as last:
+        await add_delivery(engine, config, last)
+    await engine.stop()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 MAIL = '[channels.smtp]\nhost = "smtp.example.com"\nsender = "news@example.com"\n'

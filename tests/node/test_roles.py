@@ -153,9 +153,9 @@ def test_nodes_are_listed_as_a_table(start: Start, shared: list[str], tmp_path: 
     shown = tidings(tmp_path, "nodes", "--url", client.url)
     assert shown.returncode == 0, shown.stderr
     heads, north, front, empty, lane_heads, lanes = shown.stdout.splitlines()
-    assert heads.split()[:6] == ["node", "version", "up", "roles", "lanes", "released"]
-    assert (north.split()[:2], north.split()[4:6]) == (["north", __version__], ["all", "4"])
-    assert (front.split()[:2], front.split()[4:6]) == (["front", __version__], ["api", "0"])
+    assert heads.split()[:7] == ["node", "version", "up", "roles", "channels", "lanes", "released"]
+    assert (north.split()[:2], north.split()[4:7]) == (["north", __version__], ["all", "all", "4"])
+    assert (front.split()[:2], front.split()[4:7]) == (["front", __version__], ["api", "-", "0"])
     assert empty == ""
     assert lane_heads.split() == ["lanes", "owner", "since", "overdue"]
     assert lanes.split()[:2] == ["0-3", "north"]
@@ -175,7 +175,7 @@ def test_nodes_are_listed_as_a_table(start: Start, shared: list[str], tmp_path: 
 def test_amounts_are_formatted() -> None:
     node = {
         "id": "a", "name": "north", "version": "1", "state": "alive", "roles": ["api"], "since": None,
-        "lease_until": None, "owns": [], "clock_ahead_ms": -0.01,
+        "channels": [], "lease_until": None, "owns": [], "clock_ahead_ms": -0.01,
         "lateness": {"released": 1, "p50_ms": 0.04, "p99_ms": 999.0, "max_ms": 110_369.9},
     }  # fmt: skip
     *_, p50, p99, most, overdue, ahead = _node(node, "north", Screen(0))

@@ -148,9 +148,11 @@ async def test_an_outage_is_logged_once_and_so_is_its_end() -> None:
     log(OwnershipChanged(0, False, (0, 1), "connection refused"))
     log(OwnershipChanged(0, True, (0, 1)))
     log(OwnershipChanged(0, True, (), "this process stood still for 6 s"))
-    assert [(line["level"], line["message"]) for line in lines(stream)] == [
-        ("info", "owns lanes 0-1"),
-        ("warning", "takes no changes: connection refused"),
-        ("info", "the store answers again: owns lanes 0-1"),
-        ("warning", "this process stood still for 6 s, and others took over: owns no lane now"),
+    log(OwnershipChanged(0, True, ()))
+    assert [(line["level"], line["message"], line["owner"]) for line in lines(stream)] == [
+        ("info", "owns lanes 0-1", True),
+        ("warning", "takes no changes: connection refused", False),
+        ("info", "the store answers again: owns lanes 0-1", True),
+        ("warning", "this process stood still for 6 s, and others took over: owns no lane now", False),
+        ("info", "owns no lane", False),
     ]

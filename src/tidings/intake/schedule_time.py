@@ -93,6 +93,19 @@ def read_at(request: Request, now: int) -> int:
         raise Invalid("at", f"{invalid.detail}, {advice}") from None
 
 
+def at_instant(request: Request, now: int) -> Request:
+    """The same request with the instant that a duration in `at` says now: the same duration later is another request.
+
+    A duration that is not valid is left as it is, so that admission refuses it with all other wrong fields.
+    """
+    if not isinstance(request.at, str) or not iso8601.is_duration(request.at):
+        return request
+    try:
+        return msgspec.structs.replace(request, at=read_at(request, now))
+    except Invalid:
+        return request
+
+
 def read_when(request: Request, now: int, limits: Limits) -> When:
     """When a request with an interval, a rule, a cron expression or a zone is due; `Invalid` names all wrong fields."""
     try:

@@ -112,10 +112,8 @@ def served_channels(config: Config) -> frozenset[ChannelName] | None:
 
 
 def webhook_check_of(config: Config) -> WebhookCheck:
-    """The check of URLs where they are given: refused is what every provider of webhooks refuses. Another node may
-    allow more, so nothing is refused where another one delivers."""
-    if served_channels(config) is None:
-        return any_webhook
+    """The check of URLs where they are given: refused is what every provider of webhooks in the configuration refuses,
+    also if only other nodes deliver. Without such a provider here nothing is refused: another node may have one."""
     checks: list[WebhookCheck] = []
     for table in provider_tables(config):
         kind = provider_type(table.provider)
@@ -341,7 +339,7 @@ async def add_delivery(engine: Engine, config: Config, last: AsyncExitStack) -> 
     engine.following.watch(worker.topics, worker.notify)
     runtime.metrics.watch(worker.backlog, clock)
     engine.add_service(worker, PrunerService(engine.store, runtime.services.pruner, clock), stops_first=True)
-    if lacks_links(config):
+    if "email" in config.node.channels and lacks_links(config):
         logger.warning("%s", unsubscribe.NO_LINK)
     if sends_nothing(config):
         logger.info("no provider is configured: messages are written to %s", folder_of(config) / FOLDER)

@@ -84,7 +84,7 @@ async def open_store(path: str, config: Config, clock: Clock, *, moved_too: bool
     if file_of(path).is_dir():
         raise Invalid("store", f"{path} is a folder: give a file in it, such as {Path(path) / 'tidings.db'}")
     with _with_advice(path, SCHEMA):
-        return await SqliteStore.open(file_of(path), moved_too=moved_too, **options)
+        return await SqliteStore.open(file_of(path), clock, moved_too=moved_too, **options)
 
 
 @contextlib.contextmanager

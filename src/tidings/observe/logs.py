@@ -137,7 +137,8 @@ class FactLog:
         elif fact.reason:
             text = f"{fact.reason}, and others took over: {text} now"
         level = logging.WARNING if fact.reason else logging.INFO
-        extra = {"fact": "ownership", "owner": fact.owner, "lanes": fact.lanes, "reason": fact.reason}
+        owner = fact.owner and (bool(fact.lanes) or not self._in_fleet)
+        extra = {"fact": "ownership", "owner": owner, "lanes": fact.lanes, "reason": fact.reason}
         logger.log(level, "%s", text, extra=extra)
 
     def flush(self) -> None:

@@ -1,5 +1,6 @@
 """Layout versions: the numbered migration steps in a folder, and which of them a store still needs."""
 
+import logging
 import re
 from collections.abc import Callable
 from hashlib import sha256
@@ -8,6 +9,9 @@ from pathlib import Path
 import msgspec
 
 from tidings.domain.errors import StoreError
+from tidings.domain.schedules.iso8601 import format_duration
+
+logger = logging.getLogger("tidings.store")
 
 # A step with this line runs outside a transaction, as CONCURRENTLY requires in PostgreSQL.
 OUTSIDE = "-- tidings: outside a transaction"
@@ -97,6 +101,17 @@ class Layouts:
         if stale or (names and self.functions):
             names.append(FUNCTIONS)
         return Plan(version, self.known, tuple(names))
+
+
+def log_migration(what: str, plan: Plan, elapsed_us: int) -> None:
+    """Log that the start of a node has migrated a store. One that had the newest layout had been interrupted, or its
+    documents were still to be moved."""
+    extra = {"layout_from": plan.version, "layout_to": plan.known, "elapsed_us": elapsed_us}
+    took = format_duration(elapsed_us)
+    if plan.version < plan.known:
+        logger.info("migrated %s from layout %d to layout %d in %s", what, plan.version, plan.known, took, extra=extra)
+    else:
+        logger.info("completed the migration of %s to layout %d in %s", what, plan.known, took, extra=extra)
 
 
 def by_version(text: str) -> tuple[int, ...]:

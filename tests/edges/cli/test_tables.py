@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from tidings.__main__ import NodeHooks
+from tidings.domain.fleet import ROLES
+from tidings.domain.notifications.message import CHANNEL_NAMES
 from tidings.edges.cli.client import Client
 from tidings.edges.cli.main import main
 
@@ -38,6 +40,7 @@ PROVIDER = {
 NODE = {
     "id": LONG, "name": LONG, "version": "12.34.56.dev789", "since": "2026-01-01T00:00:00.000000Z", "state": "gone",
     "lease_until": AT, "roles": ["http", "dispatch", "deliver"], "clock_ahead_ms": 12_345.6,
+    "channels": ["email", "sms", "push", "webhook"],
     "lateness": {"released": 1_234_567_890, "p50_ms": 12_345.6, "p99_ms": 123_456.7, "max_ms": 1_234_567.8},
     "owns": [{"lane": lane, "since": AT, "overdue_ms": 123_456.7} for lane in range(0, 40, 2)],
 }  # fmt: skip
@@ -92,6 +95,23 @@ def test_every_table_fits_80_columns(
     lines = [*printed.out.splitlines(), *printed.err.splitlines()]
     assert len(lines) > 1
     assert [line for line in lines if len(line) > COLUMNS] == []
+
+
+def test_nodes_show_their_channels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = {"released": 0, "p50_ms": 1.2, "p99_ms": 3.4, "max_ms": 5.6}
+    plain = NODE | {"version": "0.1.0", "state": "alive", "lateness": quiet, "clock_ahead_ms": 0.1, "owns": []}
+    mail = plain | {"id": "1", "name": "mail", "roles": ["deliver"], "channels": ["email", "sms"]}
+    front = plain | {"id": "2", "name": "front", "roles": ["api", "intake", "dispatch"], "channels": []}
+    whole = plain | {"id": "3", "name": "whole", "roles": list(ROLES), "channels": list(CHANNEL_NAMES)}
+    monkeypatch.setattr(Client, "call", lambda *_, **__: {"nodes": [mail, front, whole], "free_lanes": []})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    monkeypatch.setenv("NO_COLOR", "1")
+    main(["nodes"], NodeHooks())
+    heading, *rows = capsys.readouterr().out.splitlines()[:4]
+    roles, channels, lanes = (heading.index(head) for head in ("roles", "channels", "lanes"))
+    assert [row[channels:lanes].strip() for row in rows] == ["email, sms", "-", "all"]
+    assert [row[roles:channels].strip() for row in rows] == ["deliver", "api, intake, dispatch", "all"]
 
 
 def test_the_reason_stays_with_an_ellipsis(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,3 +100,24 @@ async def test_an_empty_body_is_refused(site: Site) -> None:
             assert reply.document["detail"].startswith("body: is empty"), reply.body
     for verb in ("pause", "resume", "fire"):
         assert (await site.call("POST", f"{ONE}/{verb}", {"at": FAR})).status == 400
+
+
+@pytest.mark.parametrize("at", ["+1h", "PT1H"])
+async def test_a_duration_is_a_new_time_in_a_patch_and_the_same_content_in_a_put(site: Site, at: str) -> None:
+    given = {"topic": "greetings", "at": at, "value": 1}
+    assert (await site.call("PUT", ONE, given)).status == 201
+    due = (await shown(site))["due_at"]
+    again = await site.call("PUT", ONE, given)
+    assert (again.document["outcome"], again.document["due_at"]) == ("unchanged", due)
+    for _ in range(2):
+        moved = await site.call("PATCH", ONE, {"at": at})
+        assert (moved.status, moved.document["outcome"]) == (200, "replaced"), moved.body
+        assert moved.document["due_at"] > due
+        due = (await shown(site))["due_at"]
+        assert moved.document["due_at"] == due
+
+
+async def test_a_wrong_duration_is_refused_with_all_other_wrong_fields(site: Site) -> None:
+    await put(site)
+    reply = await site.call("PATCH", ONE, {"at": "+1x", "expires_after": "soon"})
+    assert {each["field"] for each in reply.document["errors"]} == {"at", "expires_after"}, reply.body

@@ -19,8 +19,9 @@ from tidings.domain.notifications.tables import SHARED, TABLES, Index
 from tidings.domain.notifications.user import InboxEntry, User
 from tidings.ports.tables import ChangeGroup, Put, Remove, Row, RowKey
 from tidings.testing import SimulatedClock
+from tidings.timeline.migrations import Layouts
 from tidings.timeline.postgres.database import inside
-from tidings.timeline.postgres.migration import DocumentMigration
+from tidings.timeline.postgres.migration import LAYOUTS, DocumentMigration
 from tidings.timeline.postgres.store import PostgresStore
 
 ANN = User("ann", "Ann", email="Ann@Example.com", phone="+41 79 123", zone="Europe/Zurich", variables={"x": "\0"})
@@ -222,3 +223,18 @@ async def test_a_locked_table_of_documents_is_dropped_later(open_store: OpenStor
         done, _ = await asyncio.wait([running], timeout=0.3)
         assert not done
     assert await running == 1
+
+
+async def test_a_start_that_moves_documents_is_logged(
+    open_store: OpenStore, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tidings.store")
+    store = await open_store(SimulatedClock())
+    await write_schema(store, [user(ANN)])
+    assert caplog.records == []
+    for _ in range(2):
+        await open_store(SimulatedClock())
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        f"completed the migration of the schema {schema} to layout {Layouts(LAYOUTS).known} in "
+    )

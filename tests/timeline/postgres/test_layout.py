@@ -78,9 +78,10 @@ async def test_an_empty_schema_gets_every_layout_at_once(
 
 
 async def test_functions_follow_the_newest_program(
-    postgres: Postgres, open_store: OpenStore, schema: str, tmp_path: Path
+    postgres: Postgres, open_store: OpenStore, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A version with other functions writes them; an older one that starts again does not."""
+    caplog.set_level("INFO", "tidings.store")
     await open_store(SimulatedClock())
     text = "CREATE OR REPLACE FUNCTION tidings.answer() RETURNS int LANGUAGE sql AS $$ SELECT {} $$;"
 
@@ -105,8 +106,10 @@ async def test_functions_follow_the_newest_program(
         ("9.0.1", 3, (2, "10.0.0")),
         ("10.0.1", 3, (3, "10.0.1")),
     ):
+        caplog.clear()
         await asyncio.to_thread(start, program, answer)
         assert answered() == expected
+        assert ("replaced the functions of version" in caplog.text) == (expected == (answer, program))
 
 
 async def test_keys_are_the_same_in_sql(postgres: Postgres, open_store: OpenStore, schema: str) -> None:

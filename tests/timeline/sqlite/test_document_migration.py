@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.factories import ACME, NOW, SECOND
 from tests.contract.test_tables import names
+from tests.timeline.later_layouts import later
 from tests.timeline.old_documents import (
     OldDocument,
     encode,
@@ -34,6 +35,9 @@ from tidings.domain.notifications.rate_limit import Bucket
 from tidings.domain.notifications.tables import SHARED, TABLES
 from tidings.domain.notifications.user import InboxEntry, User
 from tidings.ports.tables import RowKey
+from tidings.testing import SimulatedClock
+from tidings.timeline.migrations import Layouts
+from tidings.timeline.sqlite.database import LAYOUTS
 from tidings.timeline.sqlite.document_migration import migrate_file
 from tidings.timeline.sqlite.store import SqliteStore
 
@@ -352,3 +356,26 @@ def test_dropped_documents_are_in_no_file_and_nothing_is_moved_again(path: Path)
     assert found.fetchall() == []
     connection.close()
     migrate_file(str(path))
+
+
+async def test_a_start_that_migrates_a_file_logs_the_layouts_and_the_time(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tidings.store")
+    known = Layouts(LAYOUTS).known
+    for layouts in (LAYOUTS, LAYOUTS, later(LAYOUTS, tmp_path, more="CREATE TABLE more (one);")):
+        assert caplog.records == [], "a new file, and one that has the newest layout, are not migrated"
+        await (await SqliteStore.open(path, SimulatedClock(), layouts=layouts)).close()
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "INFO", f"migrated {path} from layout {known} to layout {known + 1} in 0 us"
+    )  # fmt: skip
+
+
+async def test_a_start_that_only_moves_documents_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidings.store")
+    write_file(path, [old_user("acme", User("ada"))])
+    for _ in range(2):
+        await (await SqliteStore.open(path, SimulatedClock())).close()
+    [record] = caplog.records
+    assert record.getMessage() == f"completed the migration of {path} to layout {Layouts(LAYOUTS).known} in 0 us"

@@ -15,9 +15,9 @@ from tidings.delivery.notifications.status import (
     StatusReader,
     all_deliveries,
     last_names,
-    nobody_delivers,
     shown,
     status_of,
+    unserved_channels,
 )
 from tidings.delivery.rows import (
     address_digest,
@@ -199,12 +199,15 @@ class NotificationReader:
         return [(row, status) for (row, _), status in zip(result, told, strict=True)]
 
     async def told(self, statuses: Sequence[Status]) -> list[Status]:
-        """The same; of what waits for a worker, that there is none."""
+        """The same; of what waits for a worker of its first channel, that there is none."""
         waiting = [status.state == "pending" and status.reason == RELEASED for status in statuses]
-        if not any(waiting) or not await nobody_delivers(self._schedules):
+        if not any(waiting):
             return list(statuses)
+        unserved = await unserved_channels(self._schedules)
         return [
-            msgspec.structs.replace(status, reason=NO_WORKER) if waits else status
+            msgspec.structs.replace(status, reason=NO_WORKER)
+            if waits and status.notification.channels[0] in unserved
+            else status
             for status, waits in zip(statuses, waiting, strict=True)
         ]
 

@@ -8,7 +8,7 @@ from tidings.clock import Clock
 from tidings.delivery.engine import NotificationEngine
 from tidings.delivery.rows import delivery_name, generation_of, read
 from tidings.domain.notifications.delivery import Delivery, State, representative
-from tidings.domain.notifications.message import CHANNEL_NAMES
+from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.notification import GROUP, Notification
 from tidings.domain.notifications.tables import DELIVERIES_BY_NOTIFICATION
 from tidings.domain.schedules.command import FINISHED
@@ -157,7 +157,6 @@ class StatusReader:
         return schedule is not None and schedule.state == "cancelled"
 
 
-ROLE = "deliver"
 NO_WORKER = "no_worker"
 NOTICE = "no live node has the role deliver: due notifications wait until there is one"
 CHANNELS_NOTICE = (
@@ -165,16 +164,17 @@ CHANNELS_NOTICE = (
 )
 
 
-async def nobody_delivers(schedules: NotificationEngine) -> bool:
-    """Whether nodes live and none of them delivers. Where none is known to live, nothing is said."""
-    living = [node for node in (await schedules.nodes()).nodes if node.is_alive]
-    return bool(living) and not any(ROLE in node.report.roles for node in living)
+async def unserved_channels(schedules: NotificationEngine) -> list[ChannelName]:
+    """The channels to which no live node delivers. Where no node is known to live, nothing is said: none."""
+    living = [node.report for node in (await schedules.nodes()).nodes if node.is_alive]
+    if not living:
+        return []
+    return [channel for channel in CHANNEL_NAMES if not any(report.delivers(channel) for report in living)]
 
 
 async def delivery_notices(schedules: NotificationEngine) -> list[str]:
     """That nobody delivers, at all or to some channels."""
-    living = [node.report for node in (await schedules.nodes()).nodes if node.is_alive]
-    missing = [channel for channel in CHANNEL_NAMES if not any(report.delivers(channel) for report in living)]
-    if not living or not missing:
+    missing = await unserved_channels(schedules)
+    if not missing:
         return []
     return [NOTICE if len(missing) == len(CHANNEL_NAMES) else CHANNELS_NOTICE % ", ".join(missing)]

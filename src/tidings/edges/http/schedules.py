@@ -69,7 +69,7 @@ from tidings.edges.http.problems import Refusal, conflict
 from tidings.edges.http.routes import Answer, Call, Edge, Handler, Reply, json_answer
 from tidings.engine import Engine
 from tidings.intake.admission import check_new_id
-from tidings.intake.schedule_time import passed_note
+from tidings.intake.schedule_time import at_instant, passed_note
 from tidings.shapes.fields import names_of
 from tidings.shapes.refusal import refusal, unknown_field
 from tidings.shapes.schedule import NewSchedule, Preview
@@ -213,11 +213,16 @@ def _command(edge: Edge, tenant: str, body: bytes, topic: str | None, default_id
         raise
 
 
-def _replacement(edge: Edge, tenant: str, body: bytes, schedule_id: str) -> Add:
-    """The same for a document that adds or replaces the schedule with this id."""
+def _replacement(edge: Edge, tenant: str, body: bytes, schedule_id: str, *, as_instant: bool = False) -> Add:
+    """The same for a document that adds or replaces the schedule with this id.
+
+    Sent again, it is unchanged, even with a duration in `at`; with `as_instant` a duration is a new time whenever it is
+    sent.
+    """
     now = edge.engine.clock.now()
     try:
-        return edge.engine.admission.admit(tenant, read(body, schedule_id=schedule_id), now)
+        request = read(body, schedule_id=schedule_id)
+        return edge.engine.admission.admit(tenant, at_instant(request, now) if as_instant else request, now)
     except Invalid as invalid:
         edge.publish_refusal(tenant, invalid, now)
         raise
@@ -348,7 +353,7 @@ class Schedules:
                 raise conflict(outcome_document(self._engine.unknown(schedule_id)))
             if (owned := replacement_refused(found)) is not None:
                 raise conflict(outcome_document(owned))
-            add = _replacement(self._edge, tenant, _patched(found, changes), schedule_id)
+            add = _replacement(self._edge, tenant, _patched(found, changes), schedule_id, as_instant=True)
             keep_count = False
             if found.when is not None and not changes.keys() & _TIME:
                 add = at_time_of(add, found, new_jitter="jitter" in changes)

@@ -102,6 +102,9 @@ async def prepare(
         if found.version == 0 or found.stale(layouts, program):
             await connection.execute(QUICK)
             await write_functions(connection, schema, layouts, program)
+            if found.version:
+                text = "replaced the functions of version %s in the schema %s by those of version %s"
+                logger.info(text, found.program, schema, program)
 
 
 async def _needs(connection: Connection, schema: str, layouts: Layouts, program: str) -> bool:

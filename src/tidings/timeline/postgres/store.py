@@ -17,7 +17,7 @@ from tidings.domain.schedules.command import Command, Outcome
 from tidings.domain.schedules.reschedule import CalendarChange, Revise, Slice
 from tidings.domain.schedules.schedule import Calendar, Event, KeptZone, Moved, Page, Query, Record, Schedule, Topic
 from tidings.ports import ApiKey, Count, IdempotencyKey, NotificationTrace, SourceBatch
-from tidings.timeline.migrations import Layouts
+from tidings.timeline.migrations import Layouts, Plan, log_migration
 from tidings.timeline.postgres import queries
 from tidings.timeline.postgres.apply.intake import Intake
 from tidings.timeline.postgres.calendars import Calendars
@@ -108,13 +108,19 @@ class PostgresStore:
             await context.names.load()
             store = cls(pools, context, clock or SystemClock())
             await store._measure()
-            await DocumentMigration(pools.work, store.tables, schema).run(store.clock.now())
+            await store._move_documents(schema, Layouts(layouts).known)
         except BaseException:
             await pools.close()
             raise
         store._watch.start()
         store._vacuum.start()
         return store
+
+    async def _move_documents(self, schema: str, layout: int) -> None:
+        """Move the documents of version 0.1 to tables, if there are any."""
+        started = self.clock.elapsed()
+        if await DocumentMigration(self._pools.work, self.tables, schema).run(self.clock.now()):
+            log_migration(f"the schema {schema}", Plan(layout, layout), self.clock.elapsed() - started)
 
     async def close(self) -> None:
         """Give up our lanes and close all connections."""

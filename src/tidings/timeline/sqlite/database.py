@@ -56,10 +56,11 @@ def connect(path: str, *, reader: bool = False) -> apsw.Connection:
     return connection
 
 
-def prepare(path: str, layouts: Path = LAYOUTS, on_step: OnStep | None = None, clock: Clock | None = None) -> None:
+def prepare(path: str, layouts: Path = LAYOUTS, on_step: OnStep | None = None, clock: Clock | None = None) -> Plan:
     """Create the file if it is new, migrate an older layout, and reject files that are not ours.
 
-    `on_step` is called after each migration step; it needs a clock to measure the duration.
+    Returns the plan that was carried out; its version is 0 if the file was new. `on_step` is called after each
+    migration step; it needs a clock to measure the duration.
     """
     with _explained(path):
         if Path(path).parent.is_dir() and not Path(path).exists():
@@ -67,7 +68,7 @@ def prepare(path: str, layouts: Path = LAYOUTS, on_step: OnStep | None = None, c
         connection = _opened(path)
         try:
             _switch_to_wal(connection)
-            _migrate(connection, path, Layouts(layouts), on_step, clock)
+            return _migrate(connection, path, Layouts(layouts), on_step, clock)
         finally:
             connection.close()
 
@@ -128,8 +129,9 @@ def _switch_to_wal(connection: apsw.Connection) -> None:
 
 def _migrate(
     connection: apsw.Connection, path: str, layouts: Layouts, on_step: OnStep | None, clock: Clock | None
-) -> None:
+) -> Plan:
     """Run the missing steps, each in its own transaction. Several processes may do so at the same time."""
+    plan = layouts.plan(connection.pragma("user_version"), path)
     while True:
         started = 0 if clock is None else clock.elapsed()
         connection.execute("BEGIN IMMEDIATE")
@@ -138,7 +140,7 @@ def _migrate(
             layouts.plan(version, path)
             if version == layouts.known:
                 connection.execute("ROLLBACK")
-                return
+                return plan
             step = layouts.steps[version]
             connection.execute(step.text)
             connection.pragma("user_version", step.number)

@@ -52,19 +52,22 @@ class _Suppression(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str | None = None
 
 
-def migrate_file(path: str) -> None:
-    """Move all documents of a file that has the current layout."""
+def migrate_file(path: str) -> bool:
+    """Move all documents of a file that has the current layout; whether there were any."""
     connection = connect(path)
     try:
-        migrate_documents(connection)
+        return migrate_documents(connection)
     finally:
         connection.close()
 
 
-def migrate_documents(connection: apsw.Connection) -> None:
-    """Move all documents that are not moved yet, on a connection of its own. Several processes may do so at once."""
+def migrate_documents(connection: apsw.Connection) -> bool:
+    """Move all documents that are not moved yet, on a connection of its own; whether there were any.
+
+    Several processes may do so at once.
+    """
     if not _has_documents(connection):
-        return
+        return False
     connection.create_scalar_function("address_digest", _address_digest, 2, deterministic=True)
     connection.pragma("cache_size", -CACHE_KIB)
     connection.set_busy_timeout(BUSY_MS)
@@ -74,6 +77,7 @@ def migrate_documents(connection: apsw.Connection) -> None:
         for sql in _INDEXES.values():
             connection.execute(sql)
     _drop_documents(connection)
+    return True
 
 
 def _drop_documents(connection: apsw.Connection) -> None:

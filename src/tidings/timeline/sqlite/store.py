@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from tidings.clock import Clock, SystemClock
 from tidings.domain.errors import Invalid, NotOwner, StoreError
 from tidings.domain.fleet import Fleet, Predecessor, Report, one_fleet
 from tidings.domain.notifications.tables import DELIVERIES_BY_NOTIFICATION
@@ -28,6 +29,7 @@ from tidings.domain.schedules.schedule import (
 )
 from tidings.ports import ApiKey, Count, NotificationTrace, Release
 from tidings.ports.tables import RowKey
+from tidings.timeline.migrations import log_migration
 from tidings.timeline.sqlite import calendars, id_lookup, queries, tables, writer
 from tidings.timeline.sqlite.calendars import Calendars
 from tidings.timeline.sqlite.database import LAYOUTS, Checkpointer, connect, explain, file_bytes, prepare, translated
@@ -101,15 +103,28 @@ class SqliteStore(SingleProcess):
 
     @classmethod
     async def open(
-        cls, path: str | Path, *, layouts: Path = LAYOUTS, moved_too: bool = False, **options: Any
+        cls,
+        path: str | Path,
+        clock: Clock | None = None,
+        *,
+        layouts: Path = LAYOUTS,
+        moved_too: bool = False,
+        **options: Any,
     ) -> "SqliteStore":
-        """Open or create the file. Options are those of `Options`; `HasMoved` if the store was moved elsewhere."""
+        """Open the file; create or migrate it first if necessary. Options are those of `Options`.
+
+        `HasMoved` if the store was moved elsewhere.
+        """
         chosen = msgspec.convert(options, Options)
         if not 1 <= chosen.partitions <= PARTITIONS_MAX:
             raise Invalid("partitions", f"must be between 1 and {PARTITIONS_MAX}")
-        prepare(str(path), layouts)
+        timer = clock or SystemClock()
+        started = timer.elapsed()
+        plan = prepare(str(path), layouts)
         try:
-            migrate_file(str(path))
+            had_documents = migrate_file(str(path))
+            if plan.version and (plan.steps or had_documents):
+                log_migration(str(path), plan, timer.elapsed() - started)
             store = cls(str(path), chosen)
         except apsw.Error as error:
             raise StoreError(f"{path}: {explain(error)}") from error

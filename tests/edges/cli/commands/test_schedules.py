@@ -269,5 +269,6 @@ def test_change_single_fields(cli: Cli) -> None:
     assert (after["value"], after["priority"], after["late"]) == ("new", "high", "fire_latest")
     assert cli.json("change", name, "new")["outcome"] == "unchanged"
     assert cli.json("change", name, "--at", "2030-01-01T00:00:00Z")["due_at"] == "2030-01-01T00:00:00.000000Z"
+    assert [cli.json("change", name, "--at", "+1h")["outcome"] for _ in range(2)] == ["replaced", "replaced"]
     assert cli("change", name).code == 2
     assert cli("change", f"{name}-none", "--priority", "low").code == 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.clock import SystemClock
 from tidings.config.checks import StoreUrl, without_password
 from tidings.domain.fleet import ROLES, ranges
+from tidings.domain.notifications.message import CHANNEL_NAMES
 from tidings.edges.cli.arguments import Arguments, add_schema, add_server, client_of, sentence
 from tidings.edges.cli.client import segment
 from tidings.edges.cli.exit_codes import Exit, Failure, program
@@ -161,9 +162,12 @@ def nodes(arguments: Arguments, screen: Screen) -> int:
         screen.json(document)
         return Exit.DONE
     labels = _labels(document["nodes"])
-    heads = ("node", "version", "up", "roles", "lanes", "released", "late p50", "p99", "max", "overdue", "clock")
+    heads = (
+        *("node", "version", "up", "roles", "channels"),
+        *("lanes", "released", "late p50", "p99", "max", "overdue", "clock"),
+    )
     rows = [_node(node, labels[node["id"]], screen) for node in document["nodes"]]
-    screen.table(heads, rows, spare=("version", "max", "clock", "roles"))
+    screen.table(heads, rows, spare=("version", "max", "clock", "p99", "released", "roles"))
     screen.say("")
     screen.table(("lanes", "owner", "since", "overdue"), _lanes(document, labels, screen))
     for name, times in Counter(node["name"] for node in document["nodes"] if node["state"] == "alive").items():
@@ -186,12 +190,14 @@ def _node(node: dict[str, Any], label: str, screen: Screen) -> tuple[object, ...
     up = length(max(0, screen.now - (instant(node["since"]) or 0)))
     gone = f"gone {relative(min(0, (instant(node['lease_until']) or 0) - screen.now))}"
     roles = "all" if set(node["roles"]) == set(ROLES) else ", ".join(node["roles"])
+    channels = "all" if set(node["channels"]) == set(CHANNEL_NAMES) else ", ".join(node["channels"]) or "-"
     ahead = node["clock_ahead_ms"]
     return (
         label,
         node["version"],
         up if node["state"] == "alive" else gone,
         roles,
+        channels,
         len(node["owns"]),
         f"{late['released']:,}",
         *("-" if late[name] is None else _amount(late[name]) for name in ("p50_ms", "p99_ms", "max_ms")),

@@ -37,6 +37,18 @@ async def test_put_creates_replaces_and_repeats(server_on_each_store: Notificati
     assert (await server.call("PATCH", ONE, {"at": FAR})).document["outcome"] == "already_released"
 
 
+async def test_a_sent_notification_has_one_state_in_every_refusal(server: NotificationServer) -> None:
+    await server.create_users()
+    await server.ok("PUT", ONE, NINE)
+    await server.settled("n-1")
+    state = (await server.ok("GET", ONE))["state"]
+    calls = [("PUT", ONE, NINE), ("PATCH", ONE, {"at": FAR}), ("POST", f"{ONE}/pause", None), ("DELETE", ONE, None)]
+    for method, path, body in calls:
+        late = await server.call(method, path, body)
+        assert (late.status, late.problem["outcome"], late.problem["state"]) == (409, "already_released", state)
+        assert late.problem["detail"].startswith("it was sent or has ended: "), late.problem
+
+
 async def test_patch_changes_only_what_is_given(server_on_each_store: NotificationServer) -> None:
     server = server_on_each_store
     await server.create_users()

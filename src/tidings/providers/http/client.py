@@ -25,6 +25,7 @@ from tidings.clock import Clock
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.address import DEFAULT_PORTS, check_url, domain_to_ascii, literal_ip
 from tidings.providers.http.guard import AddressInfo, Guard, Refused
+from tidings.providers.network_errors import not_connected
 from tidings.tasks import Deadlines
 
 AGENT = "Tidings"
@@ -278,8 +279,7 @@ class HttpClient:
         except TimeoutError:
             raise NotConnected(f"no connection to {origin.host} within {self._timeout_s * CONNECT_SHARE:g} s") from None
         except (OSError, UnicodeError) as error:
-            text = f"no connection to {origin.host}: {error.strerror or error if isinstance(error, OSError) else error}"
-            raise NotConnected(text) from None
+            raise NotConnected(not_connected(origin.host, origin.port, error)) from None
 
     async def _open(self, origin: "_Origin") -> "_Connection":
         """A connection to the first address that accepts one."""

@@ -107,6 +107,16 @@ async def test_a_policy_changes_without_the_time(server_on_each_store: Notificat
         assert {name for name in after if after[name] != last[name]} == {"accepted_at", "generation"}
 
 
+async def test_an_address_that_does_not_fit_the_channel_is_refused_with_the_channel(server: NotificationServer) -> None:
+    await server.ok("PUT", ONE, TEA | {"user": None, "to": "https://example.com/hook", "channel": "webhook", "at": FAR})
+    refused = await server.call("PATCH", ONE, {"to": "a@b.example"})
+    [error] = refused.problem["errors"]
+    assert error["field"] == "to"
+    assert error["detail"].startswith("is for the channel webhook, but has a scheme other than http and https: ")
+    assert error["detail"].endswith("; for another channel give 'channel' too")
+    assert (await server.ok("PATCH", ONE, {"to": "a@b.example", "channel": "email"}))["outcome"] == "replaced"
+
+
 async def test_a_time_cannot_be_removed(server: NotificationServer) -> None:
     await server.create_users()
     await server.ok("PUT", ONE, NINE | {"at": FAR})

@@ -394,8 +394,9 @@ def _not_cancelled(outcome: Outcome, state: str | None) -> Refusal:
 
 def _over(outcome: Outcome, state: str | None, advice: str) -> Refusal:
     """The refusal to change or cancel a notification of which nothing is pending, with its own state."""
-    is_over = outcome.reason is None or outcome.reason.startswith(BELONGED)
-    detail = f"it was sent or has ended: {advice}" if is_over else outcome.reason
-    due = outcome_document(outcome).due_at
-    members = {"id": outcome.id, "outcome": outcome.outcome, "due_at": due, "state": state}
-    return Refusal("conflict", detail, **{name: value for name, value in members.items() if value is not None})
+    detail, reason = f"it was sent or has ended: {advice}", outcome.reason
+    if reason is not None and not reason.startswith(BELONGED):
+        detail = reason
+    known = {"due_at": outcome_document(outcome).due_at, "state": state}
+    members: Document = {name: value for name, value in known.items() if value is not None}
+    return Refusal("conflict", detail, id=outcome.id, outcome=outcome.outcome, **members)

@@ -36,8 +36,7 @@ from tidings.providers.email.session import (
     SessionTimeout,
     dot_stuffed,
 )
-from tidings.providers.http.client import trusted
-from tidings.providers.network_errors import not_connected
+from tidings.providers.http.client import not_connected, trusted
 from tidings.tasks import Deadlines
 
 Security = Literal["starttls", "tls", "none"]

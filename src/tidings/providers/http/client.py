@@ -10,6 +10,8 @@ connection is used only where nothing was written: a kept connection that the se
 """
 
 import asyncio
+import os
+import re
 import socket
 import ssl
 from collections import deque
@@ -25,7 +27,6 @@ from tidings.clock import Clock
 from tidings.domain.errors import Invalid
 from tidings.domain.notifications.address import DEFAULT_PORTS, check_url, domain_to_ascii, literal_ip
 from tidings.providers.http.guard import AddressInfo, Guard, Refused
-from tidings.providers.network_errors import not_connected
 from tidings.tasks import Deadlines
 
 AGENT = "Tidings"
@@ -38,6 +39,8 @@ ADDRESSES_KEPT_US = 10_000_000
 TARGETS_KEPT = 4_096
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE = _PATH_SAFE + "?[]"
+
+_ERRNO = re.compile(r"\[Errno -?[0-9]+\] ")
 
 Resolve = Callable[[str, int], Awaitable[Sequence[AddressInfo]]]
 
@@ -334,6 +337,16 @@ class HttpClient:
                     self._guard.check_addresses(origin.host, found)
                 origin.addresses, origin.resolved = found, self._clock.elapsed()
             return origin.addresses
+
+
+def not_connected(host: str, port: int, error: Exception) -> str:
+    """Why there is no connection, in plain words: `no connection to 127.0.0.1: connection refused (port 9192)`."""
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
+        text = str(getattr(error, "strerror", None) or error)
+        return f"no connection to {host}: {_ERRNO.sub('', text)}"
+    text = os.strerror(error.errno) if error.errno and not isinstance(error, ssl.SSLError) else str(error)
+    text = _ERRNO.sub("", text)
+    return f"no connection to {host}: {text[:1].lower()}{text[1:]} (port {port})"
 
 
 class _Origin:

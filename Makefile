@@ -89,13 +89,13 @@ $(BIN)/python:
 		echo "$(PYTHON) cannot make a venv: install its venv module (Debian, Ubuntu: python3-venv)" >&2; exit 1; }
 
 $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
-	@echo "installing $<"
+	@echo "installing $< (this may take a minute or two)"
 	@$(PIP) install --require-hashes -r $<
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
-	@echo "installing $<"
+	@echo "installing $< (this may take a minute or two)"
 	@$(PIP) install --require-hashes -r $<
 	@touch $@
 

@@ -297,6 +297,10 @@ def notification_schedule(schedule_id: str = "tea", value: bytes = JOB) -> Add:
     ("command", "advice"),
     [
         (Replace(add("tea", NOW)), "cancel the notification (DELETE /v1/notifications/tea"),
+        (
+            Replace(add("tea", NOW)),
+            "change it (PATCH /v1/notifications/tea), or replace it (PUT /v1/notifications/tea)",
+        ),
         (Replace(add("tea", NOW), reuse=True), "cancel the notification (DELETE /v1/notifications/tea"),
         (Cancel(ACME, "tea"), "cancel the notification (DELETE /v1/notifications/tea"),
         (add("tea", NOW), "use another id"),

@@ -255,7 +255,7 @@ async def test_a_repeat_answers_the_present_state(services: Services) -> None:
         accepted = await again(name)
         assert (accepted.outcome, accepted.state) == ("unchanged", "cancelled")
         other = await again(name, category="news")
-        assert (other.reason or "").startswith(f"{OTHER_CONTENT}, which is cancelled already: PUT it with ?reuse=true")
+        assert (other.reason or "").startswith(f"{OTHER_CONTENT} (its state is cancelled): PUT it with ?reuse=true")
     await services.notify(**NINE, id="three", channels=["email", "sms"], spread="all")
     await services.release("notify.email")
     repeat = {**NINE, "id": "three", "channels": ["email", "sms"], "spread": "all"}

@@ -66,7 +66,7 @@ async def test_an_id_whose_schedule_is_forgotten_is_sent_again(services: Service
     posted = await services.notify(id="n", **HO)
     assert posted.outcome == "conflict"
     assert posted.reason is not None
-    assert posted.reason.startswith("the id belongs to a notification with other content, which is sent already")
+    assert posted.reason.startswith("the id belongs to a notification with other content (its state is sent): PUT it")
     assert (await put(services, "n", HO, reuse=False)).outcome == "already_released"
     assert (await put(services, "n", HO)).outcome == "scheduled"
     released = await services.release(TOPIC)

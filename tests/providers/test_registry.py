@@ -182,6 +182,18 @@ async def test_another_package_brings_its_own(installed: Path, context: Provider
     sys.modules.pop("pigeons")
 
 
+def test_a_provider_that_cannot_be_loaded_is_refused(installed: Path) -> None:
+    (installed / "halves.py").write_text(OTHER)
+    (installed / "crash.py").write_text("raise RuntimeError('no license')")
+    _install(installed, "halves", {"half": "halves:NOPE", "crash": "crash:PROVIDER"})
+    with pytest.raises(Invalid) as refused:
+        provider_type("half")
+    assert str(refused.value) == "provider: halves:NOPE cannot be loaded: module 'halves' has no attribute 'NOPE'"
+    with pytest.raises(Invalid, match="crash:PROVIDER cannot be loaded: no license"):
+        provider_type("crash")
+    sys.modules.pop("halves")
+
+
 def test_two_packages_cannot_claim_one_name(installed: Path) -> None:
     _install(installed, "rivals", {"smtp": "rivals:PROVIDER"})
     with pytest.raises(Invalid, match="claimed by"):

@@ -29,16 +29,20 @@ QUERIES = [(block.text, block.note) for block in blocks(DOCS / "reference" / "ta
 
 
 async def fill(store: Store) -> None:
-    """One row of each kind that the queries ask for."""
+    """Rows of each kind that the queries ask for: n1 failed, n2 is being sent, n3 was sent, n4 is pending."""
     failed = Delivery("n1/1", "n1", NOW, "failed", "timeout", "email", "ada", "ada@example.com", changed=NOW)
     claimed = Delivery("n2/1", "n2", NOW, "processing", channel="email", user="ada", claim=Claim("w", NOW + SECOND))
+    sent = Delivery("n3/1", "n3", NOW, "delivered", channel="sms", user="ada", sent=NOW, changed=NOW)
     suppression = rows.suppression_keys(TENANT, "email", "x@example.com")[0]
     columns = ("email", suppression.name, "x@example.com", None, None, "bounced", NOW)
     groups = [
         [rows.user_put(TENANT, User("ada", email="ada@example.com"), 0)],
         [rows.notification_put(Notification("n1", TENANT, ("email",), user="ada", template="hi", created=NOW), 0)],
         [rows.notification_put(Notification("n2", TENANT, ("email",), user="ada", template="hi", created=NOW), 0)],
+        [rows.notification_put(Notification("n3", TENANT, ("sms",), user="ada", template="hi", created=NOW), 0)],
+        [rows.notification_put(Notification("n4", TENANT, ("email",), user="ada", template="hi", created=NOW), 0)],
         [rows.delivery_put(TENANT, failed, 0)],
+        [rows.delivery_put(TENANT, sent, 0)],
         [rows.delivery_put(TENANT, claimed, 0)],
         [Put(suppression, b"{}", 0, columns)],
     ]
@@ -74,11 +78,19 @@ async def test_queries_on_postgres(postgres: Postgres) -> None:
 
 def check(found: list[list[tuple[object, ...]]]) -> None:
     states, failures, of_user, claimed, suppressions, templates, addresses, bodies = found
-    assert states == [(TENANT, "email", "failed", 1), (TENANT, "email", "processing", 1)]
+    assert states == [
+        (TENANT, "email", "failed", 1),
+        (TENANT, "email", "processing", 1),
+        (TENANT, "sms", "delivered", 1),
+    ]
     assert [row[:2] for row in failures] == [("n1/1", "n1")]
-    assert [(row[0], row[5]) for row in of_user] == [("n1", "failed"), ("n2", "processing")]
+    assert [(row[0], row[5]) for row in of_user] == [("n3", "delivered")]
     assert claimed == [(TENANT, "n2/1", "w", NOW + SECOND)]
     assert suppressions == [("email", "bounced", 1)]
-    assert templates == [("hi", None, 2)]
+    assert templates == [("hi", None, 1)]
     assert addresses == [("ada", "email", "ada@example.com")]
-    assert sorted((row[0], row[2]) for row in bodies) == [("n1/1", "ada@example.com"), ("n2/1", None)]
+    assert sorted((row[0], row[2]) for row in bodies) == [
+        ("n1/1", "ada@example.com"),
+        ("n2/1", None),
+        ("n3/1", None),
+    ]

@@ -75,7 +75,8 @@ def replacement_refused(schedule: Schedule) -> Outcome | None:
 
 def _replaced_instead(owner: str) -> str:
     instead = f"DELETE /v1/notifications/{owner} or `tidings notifications cancel {owner}`"
-    return f"{BELONGS} {owner!r}: cancel the notification ({instead}), or replace it (PUT /v1/notifications/{owner})"
+    change = f"change it (PATCH /v1/notifications/{owner}), or replace it (PUT /v1/notifications/{owner})"
+    return f"{BELONGS} {owner!r}: cancel the notification ({instead}), {change}"
 
 
 def owner_of(topic: str, message: bytes | None) -> str | None:

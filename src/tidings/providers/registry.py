@@ -58,6 +58,9 @@ def provider_type(kind: str) -> ProviderType:
         found = point.load()
     except ModuleNotFoundError as error:
         raise Invalid("provider", f"{kind} needs {error.name}, which is not installed") from error
+    except Exception as error:  # importing a package runs its code, which can raise anything
+        cause = str(error) or type(error).__name__
+        raise Invalid("provider", f"{point.value} cannot be loaded: {cause}") from error
     if not isinstance(found, ProviderType):
         raise Invalid("provider", f"{point.value} is not a tidings.ports.ProviderType")
     return found

@@ -13,6 +13,7 @@ from tidings.domain.errors import Invalid
 from tidings.domain.notifications.delivery import DeliveryReceipt, ReceiptState
 from tidings.domain.secret import Secret, read_key, shortened, verify
 from tidings.ports.provider import Callback, ReceiptType
+from tidings.shapes.refusal import decode
 
 BODY_BYTES_MAX = 64 * 1024
 
@@ -35,11 +36,11 @@ def read(secrets: Iterable[Secret], headers: Mapping[str, str], body: bytes, now
         raise Invalid("body", f"has {len(body)} bytes, more than {BODY_BYTES_MAX}")
     event = verify([read_key(secret, "secret") for secret in secrets], headers, body, now_s)
     try:
-        news = msgspec.json.decode(body, type=News)
-    except msgspec.DecodeError as error:
-        if "`$.state`" in str(error):
+        news = decode(body, News)
+    except Invalid as invalid:
+        if invalid.field == "state" and "is missing" not in invalid.detail:
             raise Invalid("state", f"is not a known state: use one of {', '.join(get_args(ReceiptState))}") from None
-        raise Invalid("body", str(error)) from None
+        raise
     if not news.message and not news.provider_id:
         raise Invalid("message", "is missing, and so is provider_id: give one of them")
     if news.at is not None and news.at.tzinfo is None:

@@ -176,7 +176,8 @@ def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
         return Invalid(f"{where}.{missing[1]}" if where else missing[1], "is missing: give it")
     if not where:
         return Invalid(field, _plain(what, "a JSON object"))
-    own = declared = field_at(shape, where)
+    declared = field_at(shape, where)
+    own = None if where.endswith(_ANY_KEY) else declared
     if declared is None:  # it is inside a table: the words of that field apply, but not what it takes as a whole
         declared = field_at(shape, re.split(r"[.\[]", where, maxsplit=1)[0])
     if declared is not None and declared.words and (word := _ENUM.match(what)):
@@ -203,7 +204,19 @@ def convert(document: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise refusal(error, kind) from None
+        raise _with_key_of(refusal(error, kind), str(error), document, kind) from None
+
+
+def _with_key_of(invalid: Invalid, text: str, document: Any, kind: type[Any]) -> Invalid:
+    """The refusal with the key that the client wrote: `preferences.sms` instead of `preferences[...]`."""
+    if _ANY_KEY not in invalid.field or not isinstance(document, dict):
+        return invalid
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        raw = msgspec.Raw(msgspec.json.encode(document[_STEPS.findall(invalid.field)[0]]))
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):  # a value that JSON does not have
+        return invalid
+    return Invalid(_with_keys(invalid.field, text, raw, decoder.decode), invalid.detail)
 
 
 def decode(line: bytes | str, kind: type[T]) -> T:

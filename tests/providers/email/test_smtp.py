@@ -219,6 +219,7 @@ async def test_a_server_that_is_away(site: Site, authority: Authority) -> None:
     heard = await site.make(port=gone.port).send(email())
     assert isinstance(heard, Temporary)
     assert (heard.reason, heard.may_have_arrived) == ("unreachable", False)
+    assert heard.detail == f"no connection to localhost: connection refused (port {gone.port})"
 
 
 async def test_a_wrong_password_breaks_the_channel_and_is_not_shown(site: Site) -> None:

@@ -357,8 +357,9 @@ async def test_a_port_without_a_server_and_a_name_without_an_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         client = HttpClient(SystemClock(), timeout_s=2.0, connections_max=1)
-        with pytest.raises(NotConnected):
-            await client.post(f"http://127.0.0.1:{unused.getsockname()[1]}/", {}, b"")
+        port = unused.getsockname()[1]
+        with pytest.raises(NotConnected, match=rf"no connection to 127\.0\.0\.1: connection refused \(port {port}\)"):
+            await client.post(f"http://127.0.0.1:{port}/", {}, b"")
 
     async def nowhere(host: str, port: int) -> list[AddressInfo]:
         raise socket.gaierror(socket.EAI_NONAME, f"no {host} {port}")

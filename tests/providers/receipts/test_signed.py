@@ -53,6 +53,28 @@ def test_a_body_that_says_nothing_is_refused(body: bytes) -> None:
         read([SECRET], signed(body), body, NOW_S)
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"bogus", "body: is not valid JSON (invalid character (byte 0)): correct it there"),
+        (
+            b'{"state": "bounced", "message": "x", "bogus": 1}',
+            "bogus: unknown field: use one of address, at, message, provider_id, reason, state, suppress",
+        ),
+        (b'{"state": "bounced", "message": 5}', "message: is a number: send text"),
+        (b'{"message": "x"}', "state: is missing: give it"),
+        (
+            b'{"state": "lost", "message": "x"}',
+            "state: is not a known state: use one of delivered, bounced, complained, unsubscribed, failed",
+        ),
+    ],
+)
+def test_a_wrong_body_is_refused_as_elsewhere_in_the_api(body: bytes, text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        read([SECRET], signed(body), body, NOW_S)
+    assert str(refused.value) == text
+
+
 def test_what_was_not_signed_or_long_ago_is_refused() -> None:
     body = b'{"state": "bounced", "message": "x"}'
     good = signed(body)

@@ -248,7 +248,10 @@ class NotificationChanges:
         stored, schedule = current.stored, current.schedule
         assert schedule is not None, "what can be changed has a schedule"
         request = _named(_request(stored, schedule, changes), stored.id)
-        prepared = await self._acceptance.prepare(stored.tenant, request, stored=stored)
+        try:
+            prepared = await self._acceptance.prepare(stored.tenant, request, stored=stored)
+        except Invalid as invalid:
+            raise _with_channel(invalid, stored, changes) from None
         if changes.keys() & TIME:
             return prepared
         if current.is_pending:
@@ -467,6 +470,14 @@ def _check_complete(merged: Mapping[str, Any], changes: Mapping[str, Any]) -> No
     raise Invalid(field, "cannot be removed: give other 'content', or a 'template'")
 
 
+def _with_channel(invalid: Invalid, stored: Notification, changes: Mapping[str, Any]) -> Invalid:
+    """The refusal; if only the address was changed and does not fit the channel, it names the channel."""
+    if invalid.field != "to" or changes.get("to") is None or changes.keys() & {"channel", "channels"}:
+        return invalid
+    detail = f"is for the channel {stored.channels[0]}, but {invalid.detail}; for another channel give 'channel' too"
+    return Invalid("to", detail, invalid.others)
+
+
 def _merged(variables: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
     """The variables with those that change; None removes one."""
     given = changes.get("variables", {})
@@ -529,7 +540,7 @@ def _over(current: _Current) -> Outcome:
         return Outcome(stored.id, "rejected", due, "missed", f"it was missed: {schedule.reason}")
     known = [each[1] for each in current.released.values() if each is not None]
     if any(each.state == "processing" for each in known):
-        return Outcome(stored.id, "in_flight", due, reason="a worker is sending it now: look at its deliveries")
+        return Outcome(stored.id, "in_flight", due, reason="a worker is sending it (see its deliveries)")
     if (waiting := next((each for each in known if each.state == "pending"), None)) is not None:
         reason = _tried_again(stored, waiting, known)
         return Outcome(stored.id, "in_flight", due, reason=reason)

@@ -171,9 +171,7 @@ class PreparedResults:
 
 def taken(own: Notification, state: State) -> AcceptResult:
     """The id belongs to a notification with other content, in this state."""
-    reason = (
-        f"{OTHER_CONTENT}, which is {state} already: PUT it with ?reuse=true to use its id again, or choose another"
-    )
+    reason = f"{OTHER_CONTENT} (its state is {state}): PUT it with ?reuse=true to use its id again, or choose another"
     if state == "pending":
         reason = f"{OTHER_CONTENT}: replace it (PUT), cancel it, or choose another id"
     return AcceptResult(own.id, "conflict", own.user, reason=reason)
@@ -285,8 +283,9 @@ def _check_whom(ask: NotificationRequest) -> None:
         return
     given = [name for name in ("user", "users", "to") if getattr(ask, name)]
     if len(given) != 1:
-        wanted = f"give either '{given[0]}' or '{given[1]}', not both" if given else "give 'user', 'users' or 'to'"
-        raise Invalid(given[0] if given else "user", wanted)
+        if not given:
+            raise Invalid("user", "it has no recipient: give 'user', 'to', or 'users' with at least one user in it")
+        raise Invalid(given[0], f"give either '{given[0]}' or '{given[1]}', not both")
     if len(ask.users) > USERS_MAX:
         raise Invalid("users", f"has {len(ask.users):,} users: send at most {USERS_MAX:,} in one request")
     if len(set(ask.users)) < len(ask.users):
@@ -315,8 +314,10 @@ def _check_what(ask: NotificationRequest) -> None:
     if ask.content is not None and ask.words is not None:
         raise Invalid("words", "is the former name of 'content': give only 'content'")
     content = ask.inline()
-    if (ask.template is None) == (content is None):
-        raise Invalid("template", "give either 'template' or 'content', one of them")
+    if ask.template is None and content is None:
+        raise Invalid("template", "is missing, and so is 'content': give one of the two")
+    if ask.template is not None and content is not None:
+        raise Invalid("template", "give either 'template' or 'content', not both")
     if ask.template is not None:
         check_name(ask.template, "template")
         if isinstance(ask.version, int) and ask.version < 1:

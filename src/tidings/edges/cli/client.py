@@ -3,12 +3,13 @@
 import http.client
 import json
 import re
+import shlex
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from tidings import __version__
 from tidings.edges.advice import SEND_KEY, NextSteps, advice, wrong_tenant
@@ -18,10 +19,11 @@ from tidings.edges.cli.screen import Screen
 TIMEOUT_S = 30.0
 JSON = "application/json"
 NOTIFICATION_PATHS = tuple(
-    f"/v1/{noun}" for noun in ("users", "templates", "notifications", "deliveries", "inbox", "suppressions")
+    f"/v1/{noun}" for noun in ("users", "templates", "notifications", "deliveries", "inbox", "suppressions", "channels")
 )
 
 _LISTS = re.compile(r"GET /v1/(\w+) lists them")
+_LIST = {"channels": "channels"}  # where it is not `<noun> list`
 
 BACKOFF_S = (0.1, 0.25, 0.5, 1.0, 2.0)
 TEMPORARY = {429, 500, 502, 503, 504}
@@ -165,18 +167,22 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
-def in_commands(detail: str, path: str) -> str:
-    """The detail of a problem about notifications, with commands in place of the HTTP calls that it names."""
+def in_commands(detail: str, path: str, name: object = None) -> str:
+    """The detail of a problem about notifications, with commands in place of the HTTP calls that it names.
+
+    `name` is the id of what it is about, if the path does not have it.
+    """
     if not path.startswith(NOTIFICATION_PATHS):
         return detail
-    noun = path.split("/")[2]
-    listed = _LISTS.sub(lambda found: f"`{program()} {found[1]} list` shows them", detail)
+    _, _, noun, *rest = path.split("/")
+    own = shlex.quote(unquote(rest[0]) if rest else str(name)) if rest or name else "ID"
+    listed = _LISTS.sub(lambda found: f"`{program()} {_LIST.get(found[1], f'{found[1]} list')}` shows them", detail)
     shown = "get" if noun in {"users", "templates"} else "show"
     command = f"{program()} {noun}"
     for call, instead in (
-        ("GET it", f"run `{command} {shown}`"),
-        ("PUT it with ?reuse=true", f"run `{command} replace --reuse`"),
-        ("replace it (PUT)", f"replace it (`{command} replace`)"),
+        ("GET it", f"run `{command} {shown} {own}`"),
+        ("PUT it with ?reuse=true", f"run `{command} replace {own} USER ... --reuse`"),
+        ("replace it (PUT)", f"replace it (`{command} replace {own} USER ...`)"),
     ):
         listed = listed.replace(call, instead)
     return listed
@@ -187,7 +193,10 @@ def _problem(response: http.client.HTTPResponse, document: Any, path: str) -> st
     if not isinstance(document, dict):
         return f"the server answered {response.status} {response.reason}"
     detail = str(document.get("detail") or document.get("title") or response.reason)
-    text = (in_commands(detail, path) if path.startswith(NOTIFICATION_PATHS) else reason_of(document)) or detail
+    if path.startswith(NOTIFICATION_PATHS):
+        text = in_commands(detail, path, document.get("id"))
+    else:
+        text = reason_of(document) or detail
     if response.status == 401:
         text = text.removesuffix(f": {SEND_KEY}")
         text += f": give one with --api-key or TIDINGS_KEY; `{program()} keys create` creates one"

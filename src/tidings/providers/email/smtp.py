@@ -36,7 +36,7 @@ from tidings.providers.email.session import (
     SessionTimeout,
     dot_stuffed,
 )
-from tidings.providers.http.client import trusted
+from tidings.providers.http.client import not_connected, trusted
 from tidings.tasks import Deadlines
 
 Security = Literal["starttls", "tls", "none"]
@@ -83,6 +83,7 @@ class Smtp:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         _check(settings)
         self._settings = settings
+        self._port = settings.port or _PORTS[settings.security]
         self._clock = clock
         self._sender = Sender(settings.sender, settings.sender_name)
         self._mail = f"MAIL FROM:<{self._sender.address}>".encode()
@@ -172,7 +173,7 @@ class Smtp:
         settings = self._settings
         client = aiosmtplib.SMTP(
             hostname=settings.host,
-            port=settings.port or _PORTS[settings.security],
+            port=self._port,
             local_hostname=self._hostname,
             username=settings.username,
             password=settings.password.reveal() if settings.password else None,
@@ -204,7 +205,11 @@ class Smtp:
         return shortened(text, self._secrets)
 
     def _not_connected(self, error: Exception) -> Verdict:
-        detail = self._detail(str(error) or type(error).__name__)
+        cause = error.__cause__ if isinstance(error, aiosmtplib.SMTPConnectError) else error
+        text = str(error) or type(error).__name__
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError | ssl.SSLError):
+            text = not_connected(self._settings.host, self._port, cause)
+        detail = self._detail(text)
         if type(error) is aiosmtplib.SMTPException or _is_distrust(error):
             return Broken("misconfigured", detail)  # no STARTTLS or AUTH there, or a certificate that is not trusted
         return Temporary("timeout" if isinstance(error, TimeoutError) else "unreachable", detail)

@@ -10,6 +10,8 @@ connection is used only where nothing was written: a kept connection that the se
 """
 
 import asyncio
+import os
+import re
 import socket
 import ssl
 from collections import deque
@@ -37,6 +39,8 @@ ADDRESSES_KEPT_US = 10_000_000
 TARGETS_KEPT = 4_096
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE = _PATH_SAFE + "?[]"
+
+_ERRNO = re.compile(r"\[Errno -?[0-9]+\] ")
 
 Resolve = Callable[[str, int], Awaitable[Sequence[AddressInfo]]]
 
@@ -278,8 +282,7 @@ class HttpClient:
         except TimeoutError:
             raise NotConnected(f"no connection to {origin.host} within {self._timeout_s * CONNECT_SHARE:g} s") from None
         except (OSError, UnicodeError) as error:
-            text = f"no connection to {origin.host}: {error.strerror or error if isinstance(error, OSError) else error}"
-            raise NotConnected(text) from None
+            raise NotConnected(not_connected(origin.host, origin.port, error)) from None
 
     async def _open(self, origin: "_Origin") -> "_Connection":
         """A connection to the first address that accepts one."""
@@ -335,6 +338,16 @@ class HttpClient:
                     self._guard.check_addresses(origin.host, found)
                 origin.addresses, origin.resolved = found, self._clock.elapsed()
             return origin.addresses
+
+
+def not_connected(host: str, port: int, error: Exception) -> str:
+    """Why there is no connection, in plain words: `no connection to 127.0.0.1: connection refused (port 9192)`."""
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
+        text = str(getattr(error, "strerror", None) or error)
+        return f"no connection to {host}: {_ERRNO.sub('', text)}"
+    text = os.strerror(error.errno) if error.errno and not isinstance(error, ssl.SSLError) else str(error)
+    text = _ERRNO.sub("", text)
+    return f"no connection to {host}: {text[:1].lower()}{text[1:]} (port {port})"
 
 
 class _Origin:

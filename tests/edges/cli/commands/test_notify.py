@@ -173,7 +173,7 @@ def test_a_sent_notification_can_neither_be_cancelled_nor_retried(cli: Cli, ada:
     cli.settled(ada)
     cancelled = cli("notifications", "cancel", ada)
     assert cancelled.code == 4
-    assert "run `tidings notifications show`" in cancelled.err
+    assert f"run `tidings notifications show {ada}`" in cancelled.err
     retried = cli("deliveries", "retry", f"{ada}/1", "--json")
     assert retried.code == 4
     assert json.loads(retried.out)["outcome"] == "rejected"
@@ -211,7 +211,7 @@ def test_a_failed_delivery_is_sent_again(cli: Cli, ada: str) -> None:
         (("--to", "x@☃.com", "--channel", "email", "--text", "x"), "the domain '☃.com' is not valid"),
         (("nobody-at-all", "--text", "x"), "unknown user 'nobody-at-all'"),
         (("ada", "--template", "no-such-template"), "unknown template"),
-        (("ada", "--template", "t", "--vars", "name=Ada"), "--vars: is not JSON"),
+        (("ada", "--template", "t", "--vars", "name=Ada"), "--vars: is not valid JSON: expecting value (line 1"),
         (("ada", "--text", "x", "--at", "now", "--cron", "* * * * *"), "not allowed with"),
     ],
 )
@@ -376,7 +376,7 @@ def test_change_single_fields(cli: Cli, ada: str) -> None:
     assert cli("notifications", "cancel", ada).code == 0
     refused = cli("notifications", "change", ada, "--priority", "low")
     assert refused.code == 4
-    assert "it was cancelled: run `tidings notifications replace --reuse`" in refused.err
+    assert f"it was cancelled: run `tidings notifications replace {ada} USER ... --reuse`" in refused.err
 
 
 def test_send_a_file(cli: Cli, ada: str, tmp_path: Path) -> None:
@@ -392,6 +392,8 @@ def test_send_a_file(cli: Cli, ada: str, tmp_path: Path) -> None:
     file.write_text(json.dumps(good | {"id": f"{ada}-1", "priority": "low"}))
     taken = cli("notify", "--from", str(file))
     assert taken.code == 4
-    assert "replace it (`tidings notifications replace`)" in taken.err
-    assert cli("notify", ada, "--from", str(file)).code == 2
+    assert f"replace it (`tidings notifications replace {ada}-1 USER ...`)" in taken.err
+    both = cli("notify", ada, "--from", str(file))
+    assert both.code == 2
+    assert "with --from, each line gives its own fields: leave out USER" in both.err
     assert cli("notify", "--from", str(tmp_path / "none")).code == 2

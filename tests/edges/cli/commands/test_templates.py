@@ -154,7 +154,7 @@ def test_html_in_a_text_part_prints_a_warning(cli: Cli) -> None:
         (("--channel", "email", "--text", "x"), "tidings: --subject: is missing: give it"),
         (("--channel", "sms", "--text", "{{ name"), "tidings: --text: "),
         (("--channel", "sms", "--locale", "de", "--body", "{{ name"), "tidings: --body: "),
-        (("--channel", "webhook", "--body", "text"), "is not JSON"),
+        (("--channel", "webhook", "--body", "text"), "is not valid JSON: expecting value (line 1, column 1)"),
         (("--channel", "fax", "--body", "text"), "choose from"),
         (("--channel", "sms", "--text", "@/no/such/file"), "cannot read"),
         (("--channel", "sms", "--text", "x", "--expires-after", "2 moons"), "expires_after"),

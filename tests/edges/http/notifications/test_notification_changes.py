@@ -37,6 +37,18 @@ async def test_put_creates_replaces_and_repeats(server_on_each_store: Notificati
     assert (await server.call("PATCH", ONE, {"at": FAR})).document["outcome"] == "already_released"
 
 
+async def test_a_sent_notification_has_one_state_in_every_refusal(server: NotificationServer) -> None:
+    await server.create_users()
+    await server.ok("PUT", ONE, NINE)
+    await server.settled("n-1")
+    state = (await server.ok("GET", ONE))["state"]
+    calls = [("PUT", ONE, NINE), ("PATCH", ONE, {"at": FAR}), ("POST", f"{ONE}/pause", None), ("DELETE", ONE, None)]
+    for method, path, body in calls:
+        late = await server.call(method, path, body)
+        assert (late.status, late.problem["outcome"], late.problem["state"]) == (409, "already_released", state)
+        assert late.problem["detail"].startswith("it was sent or has ended: "), late.problem
+
+
 async def test_patch_changes_only_what_is_given(server_on_each_store: NotificationServer) -> None:
     server = server_on_each_store
     await server.create_users()
@@ -93,6 +105,16 @@ async def test_a_policy_changes_without_the_time(server_on_each_store: Notificat
         assert (await server.ok("PATCH", one, {"variables": {"what": "ten"}}))["due_at"] == after["due_at"]
         last = await server.ok("GET", schedule)
         assert {name for name in after if after[name] != last[name]} == {"accepted_at", "generation"}
+
+
+async def test_an_address_that_does_not_fit_the_channel_is_refused_with_the_channel(server: NotificationServer) -> None:
+    await server.ok("PUT", ONE, TEA | {"user": None, "to": "https://example.com/hook", "channel": "webhook", "at": FAR})
+    refused = await server.call("PATCH", ONE, {"to": "a@b.example"})
+    [error] = refused.problem["errors"]
+    assert error["field"] == "to"
+    assert error["detail"].startswith("is for the channel webhook, but has a scheme other than http and https: ")
+    assert error["detail"].endswith("; for another channel give 'channel' too")
+    assert (await server.ok("PATCH", ONE, {"to": "a@b.example", "channel": "email"}))["outcome"] == "replaced"
 
 
 async def test_a_time_cannot_be_removed(server: NotificationServer) -> None:

@@ -93,7 +93,7 @@ async def test_a_repeat_and_a_conflict(server_on_each_store: NotificationServer)
     await server_on_each_store.ok("DELETE", f"{LIST}/mine")
     assert (await server_on_each_store.ok("POST", LIST, ask))["state"] == "cancelled"
     other = await server_on_each_store.call("POST", LIST, ask | {"priority": "high"})
-    assert "which is cancelled already: PUT it with ?reuse=true" in other.problem["detail"]
+    assert "(its state is cancelled): PUT it with ?reuse=true" in other.problem["detail"]
 
 
 async def test_a_repeat_under_an_idempotency_key_gets_the_same_answer(server_on_each_store: NotificationServer) -> None:
@@ -221,11 +221,13 @@ async def test_a_notification_that_is_being_sent_cannot_be_cancelled(server: Not
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"usr": "x"}, "usr", "did you mean"),
-    ({"user": None}, "user", "'users' or 'to'"),
+    ({"user": None}, "user", "it has no recipient: give 'user', 'to', or 'users' with at least one user in it"),
+    ({"user": None, "users": []}, "user", "'users' with at least one user in it"),
     ({"user": "eve"}, "user", "unknown user"),
     ({"to": "x@y.example"}, "user", "not both"),
     ({"user": None, "channel": "email", "to": "x@☃.com"}, "to", "the domain '☃.com' is not valid"),
-    ({"template": None}, "template", "content"),
+    ({"template": None}, "template", "is missing, and so is 'content': give one of the two"),
+    ({"content": {"text": "x"}}, "template", "give either 'template' or 'content', not both"),
     ({"template": "nothing"}, "template", "unknown template"),
     ({"version": 9}, "version", "no version 9"),
     ({"variables": {}}, "variables", "what"),

@@ -98,7 +98,9 @@ def notify(arguments: Arguments, screen: Screen) -> int:
     if arguments.source is not None:
         given = [name for name in LINE_FIELDS if getattr(arguments, name)]
         if given:
-            raise Failure(Exit.USAGE, f"with --from, each line has its own {given[0]}: leave it out here")
+            name = given[0].removesuffix("s") if given[0] in LISTS else given[0]
+            option = "USER" if name == "users" else f"--{name.replace('_', '-')}"
+            raise Failure(Exit.USAGE, f"with --from, each line gives its own fields: leave out {option}")
         return send_lines(arguments, screen, "/v1/notifications")
     answer = client_of(arguments).call("POST", "/v1/notifications", body=_document(arguments))
     if len(arguments.users) < 2:
@@ -203,7 +205,7 @@ def _show_outcome(answer: dict[str, Any], arguments: Arguments, screen: Screen) 
         end = f": it is already {shown(state)}, and nothing new will be sent"
     if reason := answer.get("reason") or "; ".join(faults(answer)):
         first = f" of {shown(answer['first'])}" if answer.get("first") else ""
-        end = f": {in_commands(shown(reason), '/v1/notifications')}{first}"
+        end = f": {in_commands(shown(reason), '/v1/notifications', answer.get('id'))}{first}"
     note = answer.get("note")
     if is_missed(note):
         screen.say(missed_line(answer, screen))

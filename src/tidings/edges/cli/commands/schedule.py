@@ -405,7 +405,7 @@ def _with_topic(line: bytes, topic: str) -> bytes:
 
 def _summarise(tally: Tally, elapsed_us: int, path: str, arguments: Arguments, screen: Screen) -> None:
     for document in tally.bad:
-        reason = in_commands(reason_of(document) or "; ".join(faults(document)), path)
+        reason = in_commands(reason_of(document) or "; ".join(faults(document)), path, document.get("id"))
         what = f"{shown(document.get('outcome'))} {shown(document.get('id'))}".rstrip()
         screen.note(f"line {document.get('line')}: {what}: {shown(reason)}")
     if hidden := tally.refused - len(tally.bad):

@@ -251,8 +251,11 @@ def _part(arguments: Arguments, screen: Screen) -> dict[str, Any]:
 def _object(text: str, name: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except ValueError as error:
-        raise Failure(Exit.USAGE, f"{name}: is not JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        why = f"{error.msg.lower().removesuffix(' at')} (line {error.lineno}, column {error.colno})"
+        raise Failure(Exit.USAGE, f"{name}: is not valid JSON: {why}") from None
+    except ValueError as error:  # a number of too many digits
+        raise Failure(Exit.USAGE, f"{name}: is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise Failure(Exit.USAGE, f'{name}: is not a JSON object: write one such as {{"name": "Ada"}}')
     return document

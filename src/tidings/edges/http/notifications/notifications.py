@@ -10,10 +10,12 @@ from tidings.delivery.accept.change import DONE
 from tidings.delivery.accept.request import OTHER_CONTENT, AcceptResult, AcceptResults, NotificationRequest
 from tidings.delivery.notifications.reader import Search, SearchState
 from tidings.domain.errors import Conflict, Invalid, KeyReused
+from tidings.domain.names import BELONGED
 from tidings.domain.notifications.delivery import State
 from tidings.domain.notifications.message import CHANNEL_NAMES, ChannelName
 from tidings.domain.notifications.notification import Priority
 from tidings.domain.schedules.command import Outcome, OutcomeWord
+from tidings.edges.advice import HTTP
 from tidings.edges.http.inputs import (
     body_kind,
     decode,
@@ -214,7 +216,7 @@ class Notifications:
         if outcome.outcome == "unknown":
             raise unknown("notification", notification_id)
         if outcome.outcome != "cancelled":
-            raise _not_cancelled(outcome)
+            raise _not_cancelled(outcome, await self._state_of(call.caller.tenant, outcome))
         details = {"in_flight": outcome.in_flight, "note": outcome.note}
         answer = {"id": notification_id, "outcome": "cancelled"}
         return json_answer(answer | {name: value for name, value in details.items() if value is not None})
@@ -248,7 +250,7 @@ class Notifications:
         await refuse_body(call.headers, call.receive)
         async with self._preconditions.hold(call, call.text("id")):
             outcome = await self._services.changes.pause(call.caller.tenant, call.text("id"))
-        return self._held(outcome, "paused")
+        return await self._held(call.caller.tenant, outcome, "paused")
 
     async def resume(self, call: Call) -> Reply:
         """Resume it."""
@@ -256,7 +258,7 @@ class Notifications:
         await refuse_body(call.headers, call.receive, "leave it out, and give ?missed=skip in the URL")
         async with self._preconditions.hold(call, call.text("id")):
             outcome = await self._services.changes.resume(call.caller.tenant, call.text("id"), missed)
-        return self._held(outcome, "resumed", "unchanged")
+        return await self._held(call.caller.tenant, outcome, "resumed", "unchanged")
 
     async def _validate(self, tenant: str, request: NotificationRequest) -> None:
         """Raise `Invalid` before the idempotency key is bound: what is refused is not remembered. A repeat is valid."""
@@ -288,7 +290,7 @@ class Notifications:
 
     async def _changed(self, tenant: str, outcome: Outcome) -> Answer:
         if outcome.outcome not in DONE:
-            raise _not_changed(outcome)
+            raise _not_changed(outcome, await self._state_of(tenant, outcome))
         etag = await self._etag(tenant, outcome.id)
         headers = [] if etag is None else [(b"etag", etag)]
         if outcome.outcome in {"scheduled", "released"}:
@@ -296,10 +298,17 @@ class Notifications:
             return json_answer(changed_document(outcome), 201, headers)
         return json_answer(changed_document(outcome), headers=headers)
 
-    def _held(self, outcome: Outcome, *done: OutcomeWord) -> Answer:
+    async def _held(self, tenant: str, outcome: Outcome, *done: OutcomeWord) -> Answer:
         if outcome.outcome not in done:
-            raise _not_changed(outcome)
+            raise _not_changed(outcome, await self._state_of(tenant, outcome))
         return json_answer(outcome_document(outcome))
+
+    async def _state_of(self, tenant: str, outcome: Outcome) -> str | None:
+        """The state of a notification that was sent or has ended; that of its schedule says less."""
+        if outcome.outcome != "already_released":
+            return None
+        status = await self._services.reader.get(tenant, outcome.id)
+        return None if status is None else status.state
 
     async def _etag(self, tenant: str, notification_id: str) -> bytes | None:
         document = await self._found(tenant, notification_id)
@@ -344,9 +353,11 @@ def search_of(query: dict[str, str], now: int) -> Search:
     )
 
 
-def _not_changed(outcome: Outcome) -> Refusal:
+def _not_changed(outcome: Outcome, state: str | None) -> Refusal:
     if outcome.outcome == "unknown":
         return unknown("notification", outcome.id)
+    if outcome.outcome == "already_released" and outcome.reason is None:
+        return _over(outcome, state, f"{HTTP.reuse} to start it again, or use another id")
     if outcome.outcome != "in_flight":
         return conflict(outcome_document(outcome))
     reason = outcome.reason or "it is on its way"
@@ -374,9 +385,18 @@ def _one_answer(one: AcceptResult) -> Answer:
     return json_answer(document, 201, [(b"location", f"{LIST}/{quote(one.id, safe='')}".encode())])
 
 
-def _not_cancelled(outcome: Outcome) -> Refusal:
-    if outcome.outcome == "in_flight":
-        detail = "it is being sent now and can no longer be cancelled: GET it to see the outcome"
-    else:
-        detail = "it was sent or has ended: GET it to see the outcome"
-    return Refusal("conflict", detail, id=outcome.id, outcome=outcome.outcome)
+def _not_cancelled(outcome: Outcome, state: str | None) -> Refusal:
+    if outcome.outcome != "in_flight":
+        return _over(outcome, state, "GET it to see the outcome")
+    detail = "it is being sent now and can no longer be cancelled: GET it to see the outcome"
+    return Refusal("conflict", detail, id=outcome.id, outcome="in_flight")
+
+
+def _over(outcome: Outcome, state: str | None, advice: str) -> Refusal:
+    """The refusal to change or cancel a notification of which nothing is pending, with its own state."""
+    detail, reason = f"it was sent or has ended: {advice}", outcome.reason
+    if reason is not None and not reason.startswith(BELONGED):
+        detail = reason
+    known = {"due_at": outcome_document(outcome).due_at, "state": state}
+    members: Document = {name: value for name, value in known.items() if value is not None}
+    return Refusal("conflict", detail, id=outcome.id, outcome=outcome.outcome, **members)

@@ -177,7 +177,8 @@ def _wrong_shape(text: str, shape: Shape, field: str) -> Invalid:
     if not where:
         return Invalid(field, _plain(what, "a JSON object"))
     declared = field_at(shape, where)
-    own = None if where.endswith(_ANY_KEY) else declared
+    is_inside = where.endswith(_ANY_KEY) and (kind := _KIND.match(what)) is not None and "object" not in kind[1]
+    own = None if is_inside else declared  # what a field takes as a whole does not say what a value in it must be
     if declared is None:  # it is inside a table: the words of that field apply, but not what it takes as a whole
         declared = field_at(shape, re.split(r"[.\[]", where, maxsplit=1)[0])
     if declared is not None and declared.words and (word := _ENUM.match(what)):

@@ -66,7 +66,7 @@ DOCUMENTS: list[tuple[dict[str, Any], str, str]] = [
     ({"late_grace": "P1M"}, "late_grace", "P30D"),
     ({"late_max": 5}, "late_max", "PT1H"),
     ({"jitter": "P2D"}, "jitter", "86400"),
-    ({"labels": {"a": 1}}, "labels.a", '{"campaign": "autumn"}'),
+    ({"labels": {"a": 1}}, "labels.a", "is a number: send text"),
     ({"labels": {str(n): "x" for n in range(17)}}, "labels", "16"),
     ({"labels": {"note": "a\0b"}}, "labels", "NUL"),
 ]

@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from types import FrameType
 
 import msgspec
 import pytest
@@ -186,6 +188,60 @@ async def test_a_token_that_is_given_back_while_more_are_leased_is_not_lost() ->
     await elapse(10_000)
     answers = [await third, *[await ask(limiter, "mail", TENANT, high=True) for _ in range(4)]]
     assert answers.count(None) == 4, "four in all, of which two were given back"
+
+
+@simulated
+async def test_a_burst_of_many_tenants_is_answered_in_many_turns_of_the_event_loop() -> None:
+    loop, answers, in_a_turn = asyncio.get_running_loop(), list[int | None](), list[int]()
+    limiter = RateLimiter(tables(), the_clock(), RateLimits({"mail": Rate(10.0, burst=10)}))
+
+    def count() -> None:
+        in_a_turn.append(len(answers) - sum(in_a_turn))
+        if len(in_a_turn) < 100:
+            loop.call_soon(count)
+
+    for tenant in range(250):
+        for _ in range(4):
+            limiter.enter("mail", f"t{tenant}", answers.append, high=False, returning=False)
+    count()
+    await elapse(2 * SECOND)
+    assert len(answers) == 1_000
+    assert max(in_a_turn) <= rate_limit.BOUNCED_MAX + 2, "and two tokens of a lease"
+    places = sorted(until for until in answers if until is not None)
+    assert places[-1] - places[0] > 90 * SECOND, "spread at the rate of the limit"
+
+
+@simulated
+async def test_messages_that_wait_cost_a_new_one_nothing() -> None:
+    """A message that arrives wakes the limiter up, which looks at no other message again."""
+    limiter = RateLimiter(tables(), the_clock(), RateLimits({"mail": Rate(0.1)}), patience_us=60 * SECOND)
+    assert await ask(limiter, "mail", TENANT) is None
+
+    async def steps() -> int:
+        """How many functions are called for one more message."""
+        calls = 0
+
+        def count(_frame: FrameType, _event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            ask(limiter, "mail", "single", returning=True)
+            await elapse()
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    ask(limiter, "mail", "t0", returning=True)
+    await elapse()
+    alone = await steps()
+    for tenant in range(1_000):
+        ask(limiter, "mail", f"t{tenant}", returning=True)
+    await elapse()
+    assert await steps() < 2 * alone
+    limiter.close()
 
 
 async def test_many_tenants_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ tenant's bulk.
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable
 
 import msgspec
 
 from tidings.clock import Clock
+from tidings.delivery.limits.promised_times import IN_A_ROW_MAX, SECOND_US, PromisedTimes
+from tidings.delivery.limits.token_waiters import Answer, TokenWaiters, Waiter
 from tidings.delivery.rows import encode, read
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.fleet import is_set_back
@@ -31,14 +31,11 @@ RETENTION_US = 3_600_000_000
 TRIES_MAX = 8
 PATIENCE_US = 500_000  # a message that may have a token within this time waits for it
 WAITERS_MAX = 32  # of one queue: waiting messages hold slots
+BOUNCED_MAX = 64  # how many messages get a place in one turn of the event loop
 LEASES_MAX = 1_000  # of one worker; more only if so many are in use
 PAUSE_US_MIN = 1_000
 RETRY_US = 250_000  # while the store is away
 RESERVED_SHARE = 4  # one in so many tokens of a burst is for high priority alone
-IN_A_ROW_MAX = 4  # how many of high priority go before one of the others
-SECOND_US = 1_000_000
-
-Answer = Callable[[int | None], None]  # None: the message may go; otherwise from when on it may
 
 
 class RateLimits(msgspec.Struct, frozen=True):
@@ -138,29 +135,6 @@ class RateLimiter:
         leases[number].enter(tenant, answered, high=high, returning=returning)
 
 
-class _Waiter(msgspec.Struct, gc=False):
-    """A message that waits for a token, until a moment of elapsed time; `has_turn` once it has a place in its queue."""
-
-    answer: Answer
-    until: int
-    has_turn: bool
-
-
-class _Queue:
-    """The messages of one tenant and priority: those that wait here, and the times that were promised to others."""
-
-    def __init__(self, *, high: bool) -> None:
-        self.high = high
-        self.waiting: deque[_Waiter] = deque()
-        self.promised: deque[int] = deque()
-
-    def until(self, now: int) -> int:
-        """The last of the promised times that are still to come."""
-        while self.promised and self.promised[0] <= now:
-            self.promised.popleft()
-        return self.promised[-1] if self.promised else now
-
-
 class TokenLease:
     """The tokens of one limit that this worker may spend, and the messages that wait for more."""
 
@@ -174,8 +148,8 @@ class TokenLease:
         self._tokens = 0
         self._until = 0
         self._empty_until = {True: 0, False: 0}  # for high priority, and for the others
-        self._queues: dict[tuple[bool, str], _Queue] = {}
-        self._turns: dict[bool, dict[str, _Queue]] = {True: {}, False: {}}  # queues in which messages wait, in order
+        self._waiters = TokenWaiters()
+        self._promised = PromisedTimes(rate.per_s)
         self._in_a_row = 0
         self._seen = 0
         self._wake = asyncio.Event()
@@ -185,27 +159,23 @@ class TokenLease:
     @property
     def is_idle(self) -> bool:
         """Whether no message waits, and no time that was promised is still to come."""
-        now = self._clock.now()
-        return self._task is None and all(queue.until(now) <= now for queue in self._queues.values())
+        return self._task is None and self._promised.is_over(self._clock.now())
 
     def enter(self, tenant: str, answer: Answer, *, high: bool, returning: bool) -> None:
         """Spend a token for a message, now or within a moment, or answer when its turn may be."""
         if self._is_closed:
             return
         now = self._see()
-        queue = self._queues.get((high, tenant))
-        is_long = queue is not None and not returning and queue.until(now) > now + self._patience_us
-        if self._tokens and not is_long and not self._turns[True] and not self._turns[False]:
+        is_long = not returning and self._promised.last(tenant, high=high) > now + self._patience_us
+        if self._tokens and not is_long and not self._waiters:
             self._spend(high=high)
             answer(None)
             return
-        if queue is None:
-            queue = self._queues[high, tenant] = _Queue(high=high)
-        if is_long or len(queue.waiting) >= WAITERS_MAX:
-            answer(self._promise(queue, now))
+        if is_long or self._waiters.queued(tenant, high=high) >= WAITERS_MAX:
+            answer(self._promise(tenant, now, high=high))
             return
-        queue.waiting.append(_Waiter(answer, self._clock.elapsed() + self._patience_us, returning))
-        self._turns[high].setdefault(tenant, queue)
+        until = self._clock.elapsed() + self._patience_us
+        self._waiters.add(Waiter(tenant=tenant, high=high, answer=answer, until=until, has_place=returning))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="tidings-rate-limit")
         else:
@@ -221,8 +191,8 @@ class TokenLease:
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
-        self._queues.clear()
-        self._turns = {True: {}, False: {}}
+        self._waiters.clear()
+        self._promised.clear()
 
     def _see(self) -> int:
         """The time. If the clock was set back, all times before count no more."""
@@ -230,8 +200,7 @@ class TokenLease:
         if is_set_back(self._seen, now):
             self._until = 0
             self._empty_until = {True: 0, False: 0}
-            for queue in self._queues.values():
-                queue.promised.clear()
+            self._promised.clear()
         self._seen = now
         if now >= self._until:
             self._tokens = 0
@@ -243,24 +212,24 @@ class TokenLease:
         A message that arrives meanwhile wakes this up: tokens may be left for its priority.
         """
         try:
-            while self._turns[True] or self._turns[False]:
+            while self._waiters:
                 self._wake.clear()
                 await self._fill()
                 self._deal()
-                self._bounce()
-                if (left_us := self._pause_us()) is not None:
+                if self._bounce():
+                    await asyncio.sleep(0)
+                elif (left_us := self._pause_us()) is not None:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(max(PAUSE_US_MIN, left_us) / SECOND_US):
                             await self._wake.wait()
         finally:
             self._task = None
-            self._drop_queues(self._clock.now())
 
     async def _fill(self) -> None:
         """Lease tokens for each priority that waits, if there may be any."""
         for high in (True, False):
             now = self._see()
-            if self._turns[high] and not self._tokens and now >= self._empty_until[high]:
+            if self._waiters.counts[high] and not self._tokens and now >= self._empty_until[high]:
                 try:
                     await self._lease(now, high=high)
                 except (StoreError, NotOwner):
@@ -268,70 +237,50 @@ class TokenLease:
                 if is_set_back(now, self._clock.now()):  # while the store was asked: the times that it gave are wrong
                     self._until, self._empty_until[high] = 0, 0
 
-    def _bounce(self) -> None:
+    def _bounce(self) -> bool:
         """Answer those that cannot have a token within their time, with the time when their turn may be.
 
-        All leave before the first is answered: an answer may lead to new messages here.
+        It returns whether some are left for another turn of the event loop. All leave before the first is answered: an
+        answer may lead to new messages here.
         """
         now, elapsed = self._see(), self._clock.elapsed()
         bounced: list[tuple[Answer, int]] = []
-        for turns in self._turns.values():
-            for tenant, queue in list(turns.items()):
-                staying = deque[_Waiter]()
-                for waiter in queue.waiting:
-                    place = now
-                    if not waiter.has_turn:
-                        waiter.has_turn = True
-                        place = self._promise(queue, now)
-                    if place > now + self._patience_us:
-                        # High priority returns a little early: it gets its token before those that are less urgent.
-                        bounced.append((waiter.answer, place - self._patience_us // 2 if queue.high else place))
-                    elif elapsed >= waiter.until:
-                        bounced.append((waiter.answer, self._promise(queue, now)))
-                    else:
-                        staying.append(waiter)
-                queue.waiting = staying
-                if not staying:
-                    del turns[tenant]
+        is_done = False
+        for _ in range(BOUNCED_MAX):
+            if (waiter := self._waiters.without_place()) is not None:
+                place = self._promise(waiter.tenant, now, high=waiter.high)
+                if place <= now + self._patience_us:
+                    continue
+                # High priority returns a little early: it gets its token before those that are less urgent.
+                place -= self._patience_us // 2 if waiter.high else 0
+            elif (waiter := self._waiters.first()) is not None and elapsed >= waiter.until:
+                place = self._promise(waiter.tenant, now, high=waiter.high)
+            else:
+                is_done = True
+                break
+            self._waiters.remove(waiter)
+            bounced.append((waiter.answer, place))
         for answer, place in bounced:
             answer(place)
+        return not is_done
 
     def _pause_us(self) -> int | None:
         """How long nothing can happen here; None if nobody waits."""
-        now, elapsed = self._clock.now(), self._clock.elapsed()
-        waiting = [queue for turns in self._turns.values() for queue in turns.values()]
-        if not waiting:
+        first = self._waiters.first()
+        if first is None:
             return None
-        ends = min(waiter.until for queue in waiting for waiter in queue.waiting) - elapsed
-        return min(ends, min(self._empty_until[queue.high] for queue in waiting) - now)
+        empty_until = min(self._empty_until[high] for high, count in self._waiters.counts.items() if count)
+        return min(first.until - self._clock.elapsed(), empty_until - self._clock.now())
 
-    def _promise(self, queue: _Queue, now: int) -> int:
-        """The next time in a queue, behind those of other queues that come before it if all take turns."""
-        self._drop_queues(now, queue)
-        number = len(queue.promised) + 1
-        alike = sum(min(len(each.promised), number) for each in self._queues.values() if each.high == queue.high)
-        others = sum(len(each.promised) for each in self._queues.values() if each.high != queue.high)
-        before = alike + min(others, alike // IN_A_ROW_MAX if queue.high else (alike + 1) * IN_A_ROW_MAX)
-        place = max(self._empty_until[queue.high], now) + int(before * SECOND_US / self._rate.per_s)
-        queue.promised.append(max(place, queue.until(now)))
-        return queue.promised[-1]
-
-    def _drop_queues(self, now: int, but: _Queue | None = None) -> None:
-        """Forget the queues in which nobody waits, and whose promised times are over."""
-        for key, each in list(self._queues.items()):
-            if each.until(now) <= now and not each.waiting and each is not but:
-                del self._queues[key]
+    def _promise(self, tenant: str, now: int, *, high: bool) -> int:
+        return self._promised.promise(tenant, now, max(self._empty_until[high], now), high=high)
 
     def _deal(self) -> None:
         """Give the tokens to those whose turn it is."""
-        while self._tokens and (self._turns[True] or self._turns[False]):
-            high = bool(self._turns[True]) and (not self._turns[False] or self._in_a_row < IN_A_ROW_MAX)
-            turns = self._turns[high]
-            tenant = next(iter(turns))
-            queue = turns.pop(tenant)
-            waiter = queue.waiting.popleft()
-            if queue.waiting:
-                turns[tenant] = queue  # behind the others
+        counts = self._waiters.counts
+        while self._tokens and self._waiters:
+            high = bool(counts[True]) and (not counts[False] or self._in_a_row < IN_A_ROW_MAX)
+            waiter = self._waiters.take(high=high)
             self._spend(high=high)
             waiter.answer(None)
 
@@ -345,7 +294,7 @@ class TokenLease:
         A bucket that is ahead of a clock that was set back is rewritten even if nothing is taken: it would never fill.
         """
         portion = max(1, min(self._rate.burst, int(self._rate.per_s * LEASE_S)))
-        urgent = sum(len(queue.waiting) for queue in self._turns[True].values())
+        urgent = self._waiters.counts[True]
         wanted, left = (min(portion, max(1, urgent + urgent // IN_A_ROW_MAX)), 0) if high else (portion, self._reserved)
         for _ in range(TRIES_MAX):
             [row] = await self._tables.get([self._key], now)

@@ -182,12 +182,43 @@ async def test_a_token_that_is_given_back_while_more_are_leased_is_not_lost() ->
     rows.gate = asyncio.Event()
     third = ask(limiter, "mail", TENANT)
     await elapse()
-    limiter.give_back("mail", TENANT)
-    limiter.give_back("mail", TENANT)
+    limiter.give_back("mail", TENANT, clock.elapsed())
+    limiter.give_back("mail", TENANT, clock.elapsed())
     rows.gate.set()
     await elapse(10_000)
     answers = [await third, *[await ask(limiter, "mail", TENANT, high=True) for _ in range(4)]]
     assert answers.count(None) == 4, "four in all, of which two were given back"
+
+
+@simulated
+async def test_tokens_that_are_given_back_late_are_lost() -> None:
+    """A circuit breaker opens: the claims of several seconds are given back together, and others take their tokens."""
+    clock = the_clock()
+    limiter, taken = RateLimiter(tables(), clock, RateLimits({"mail": Rate(10.0, burst=10)})), list[int]()
+    while clock.elapsed() < 5 * SECOND:
+        if await ask(limiter, "mail", "slow", returning=True) is None:
+            taken.append(clock.elapsed())
+    assert len(taken) > 50
+    for moment in taken:
+        limiter.give_back("mail", "slow", moment)
+    others = [ask(limiter, "mail", f"t{number}") for number in range(100)]
+    went = [each for each in others if each.done() and each.result() is None]
+    assert 5 <= len(went) <= 10, "those of the last second"
+    limiter.close()
+
+
+@simulated
+async def test_tokens_that_are_given_back_are_never_more_than_the_burst() -> None:
+    clock = the_clock()
+    limiter, taken = RateLimiter(tables(), clock, RateLimits({"mail": Rate(100.0, burst=5)})), 0
+    while clock.elapsed() < SECOND // 2:
+        taken += await ask(limiter, "mail", "slow", returning=True) is None
+    assert taken > 40
+    for _ in range(taken):
+        limiter.give_back("mail", "slow", clock.elapsed() - SECOND // 2)
+    others = [ask(limiter, "mail", f"t{number}") for number in range(100)]
+    assert sum(each.done() for each in others) == 5
+    limiter.close()
 
 
 @simulated
@@ -292,7 +323,7 @@ class Senders:
             until = await ask(limiter, "mail", tenant, high=high, returning=returning)
             assert self._clock.elapsed() - begun <= 2 * rate_limit.PATIENCE_US + 600_000, "an answer comes soon"
             if until is None and self._chance.random() < 0.1:
-                limiter.give_back("mail", tenant)
+                limiter.give_back("mail", tenant, self._clock.elapsed())
             elif until is None:
                 self.went.append((self._clock.elapsed(), tenant))
                 return

@@ -3,7 +3,7 @@
 The token bucket of a limit is one row that all workers share. A worker leases tokens in advance by compare-and-set and
 spends them by itself, so that the store is asked a few times a second, not for each message. Leased tokens that are
 not spent within a second are lost: a limit is kept, not used up. A part of the bucket is for high priority alone,
-whichever worker the message is at.
+whichever worker the message is at. A message that is not sent returns its token only within a second, too.
 
 A message that can have a token within a moment waits here, and tokens are dealt by priority and tenant. One that has to
 wait longer gets the time when its turn may be, in the queue of its tenant and priority: nobody waits behind another
@@ -81,17 +81,19 @@ class RateLimiter:
         A message that was told a time and returns does not queue again.
         """
         leases = self._of(provider, tenant)
-        self._enter_next(leases, 0, tenant, answer, high=high, returning=returning)
+        self._enter_next(leases, 0, tenant, answer, 0, high=high, returning=returning)
 
     @property
     def is_unlimited(self) -> bool:
         """Whether any message may go at once: there is no limit at all."""
         return self._limits.is_empty
 
-    def give_back(self, provider: str, tenant: str) -> None:
-        """A message that might have gone does not: another may."""
-        for lease in self._of(provider, tenant):
-            lease.give_back()
+    def give_back(self, provider: str, tenant: str, taken_at: int) -> None:
+        """A message that might have gone since a moment of elapsed time does not: another may."""
+        for key, _ in self._limits.of(provider, tenant):
+            lease = self._leases.get(key)
+            if lease is not None:
+                lease.give_back(taken_at)
 
     def close(self) -> None:
         """Stop: those that wait get no answer."""
@@ -117,19 +119,28 @@ class RateLimiter:
                 del self._leases[key]
 
     def _enter_next(
-        self, leases: "list[TokenLease]", number: int, tenant: str, answer: Answer, *, high: bool, returning: bool
+        self,
+        leases: "list[TokenLease]",
+        number: int,
+        tenant: str,
+        answer: Answer,
+        taken_at: int,
+        *,
+        high: bool,
+        returning: bool,
     ) -> None:
-        """Take a token of each limit in turn; if one has none, give those back that were taken."""
+        """Take a token of each limit in turn; if one has none, give those back that were taken, at a moment."""
         if number == len(leases):
             answer(None)
             return
 
         def answered(until: int | None) -> None:
             if until is None:
-                self._enter_next(leases, number + 1, tenant, answer, high=high, returning=returning)
+                moment = self._clock.elapsed()
+                self._enter_next(leases, number + 1, tenant, answer, moment, high=high, returning=returning)
                 return
             for lease in leases[:number]:
-                lease.give_back()
+                lease.give_back(taken_at)
             answer(until)
 
         leases[number].enter(tenant, answered, high=high, returning=returning)
@@ -181,10 +192,14 @@ class TokenLease:
         else:
             self._wake.set()
 
-    def give_back(self) -> None:
-        """A token that was taken and is not spent."""
-        self._tokens += 1
-        self._deal()
+    def give_back(self, taken_at: int) -> None:
+        """A token that was taken at a moment of elapsed time and is not spent; an old one is lost.
+
+        Claims that waited long and are given back together would exceed the limit several times over.
+        """
+        if self._clock.elapsed() - taken_at < SPEND_US:
+            self._tokens = min(self._tokens + 1, self._rate.burst)
+            self._deal()
 
     def close(self) -> None:
         """Stop: those that wait get no answer."""
@@ -308,6 +323,6 @@ class TokenLease:
             [result] = await self._tables.commit([ChangeGroup((put,))], now)
             if result.version and given:
                 self._see()  # tokens may have been given back meanwhile
-                self._tokens, self._until = self._tokens + given, now + SPEND_US
+                self._tokens, self._until = min(self._tokens + given, self._rate.burst), now + SPEND_US
                 return
         self._empty_until[high] = now + int(SECOND_US / self._rate.per_s)

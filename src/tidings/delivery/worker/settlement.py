@@ -61,7 +61,7 @@ class Settlement(msgspec.Struct, eq=False, gc=False):
 
     `send` is set if it was claimed. `again` loads the record once more afterwards, `numbers` counts turns whose ids
     were taken, `without_command` says that its schedule is there already or is not accepted. `called` is reported
-    once it is written.
+    once it is written, `taken_at` is the moment of elapsed time at which an inbox delivery got its rate limit tokens.
     """
 
     record: JobRecord
@@ -73,6 +73,7 @@ class Settlement(msgspec.Struct, eq=False, gc=False):
     numbers: int = 0
     without_command: bool = False
     called: Called | None = None
+    taken_at: int = 0
 
 
 class Settlements:
@@ -231,7 +232,8 @@ class Settlements:
     def _return_token(self, settlement: Settlement) -> None:
         """An inbox entry that is not written leaves its token to other messages."""
         if settlement.called is not None:
-            self._router.limiter.give_back(settlement.called.provider, settlement.context.tenant)
+            provider, tenant = settlement.called.provider, settlement.context.tenant
+            self._router.limiter.give_back(provider, tenant, settlement.taken_at)
 
     def _fail(self, settlement: Settlement, error: Exception) -> None:
         self._return_token(settlement)
@@ -304,7 +306,9 @@ class InboxDeliveries:
             if until is not None:
                 self._decided(record, context, Defer(until, "rate_limited"))
             else:
-                self._settle([_settlement(delivery, transition, now)])
+                settlement = _settlement(delivery, transition, now)
+                settlement.taken_at = self._clock.elapsed()
+                self._settle([settlement])
 
         is_returning = context.delivery.reason == "rate_limited"
         self._router.limiter.enter(

@@ -8,7 +8,7 @@ from types import FrameType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidings.delivery.limits.promised_times import IN_A_ROW_MAX, PromisedTimes
+from tidings.domain.notifications.rate_limit import IN_A_ROW_MAX, PromisedTimes
 
 SECOND = 1_000_000
 NOW = 1_900_000_000 * SECOND

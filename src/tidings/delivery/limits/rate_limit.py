@@ -12,16 +12,25 @@ tenant's bulk.
 
 import asyncio
 import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import msgspec
 
 from tidings.clock import Clock
-from tidings.delivery.limits.promised_times import IN_A_ROW_MAX, SECOND_US, PromisedTimes
-from tidings.delivery.limits.token_waiters import Answer, TokenWaiters, Waiter
 from tidings.delivery.rows import encode, read
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.fleet import is_set_back
-from tidings.domain.notifications.rate_limit import Bucket, Rate, filled, next_at, take
+from tidings.domain.notifications.rate_limit import (
+    IN_A_ROW_MAX,
+    SECOND_US,
+    Bucket,
+    PromisedTimes,
+    Rate,
+    filled,
+    next_at,
+    take,
+)
 from tidings.domain.notifications.tables import SHARED
 from tidings.ports.tables import ChangeGroup, Put, RowKey, Tables
 
@@ -36,6 +45,8 @@ LEASES_MAX = 1_000  # of one worker; more only if so many are in use
 PAUSE_US_MIN = 1_000
 RETRY_US = 250_000  # while the store is away
 RESERVED_SHARE = 4  # one in so many tokens of a burst is for high priority alone
+
+Answer = Callable[[int | None], None]  # None: the message may go; otherwise from when on it may
 
 
 class RateLimits(msgspec.Struct, frozen=True):
@@ -146,6 +157,90 @@ class RateLimiter:
         leases[number].enter(tenant, answered, high=high, returning=returning)
 
 
+class _Waiter(msgspec.Struct, eq=False, gc=False, kw_only=True):
+    """A message that waits for a token, until a moment of elapsed time; `has_place` once it has one in its queue."""
+
+    tenant: str
+    high: bool
+    answer: Answer
+    until: int
+    has_place: bool
+    has_left: bool = False
+
+
+class _Waiters:
+    """Messages in a queue for each tenant and priority. All wait equally long at most: who comes first, ends first.
+
+    Every step takes the same time, however many wait.
+    """
+
+    def __init__(self) -> None:
+        self.counts = {True: 0, False: 0}  # of high priority, and of the others
+        self._turns: dict[bool, OrderedDict[str, dict[_Waiter, None]]] = {True: OrderedDict(), False: OrderedDict()}
+        self._without_place: dict[bool, deque[_Waiter]] = {True: deque(), False: deque()}
+        self._arrived: deque[_Waiter] = deque()
+
+    def clear(self) -> None:
+        """Forget all."""
+        for high in (True, False):
+            self.counts[high] = 0
+            self._turns[high].clear()
+            self._without_place[high].clear()
+        self._arrived.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.counts[True] or self.counts[False])
+
+    def queued(self, tenant: str, *, high: bool) -> int:
+        """How many messages wait in a queue."""
+        return len(self._turns[high].get(tenant, ()))
+
+    def add(self, waiter: _Waiter) -> None:
+        """Add a message to the end of its queue."""
+        self._turns[waiter.high].setdefault(waiter.tenant, {})[waiter] = None
+        self._arrived.append(waiter)
+        if not waiter.has_place:
+            self._without_place[waiter.high].append(waiter)
+        self.counts[waiter.high] += 1
+
+    def take(self, *, high: bool) -> _Waiter:
+        """Take the first message of the queue whose turn it is. This queue goes behind the others."""
+        turns = self._turns[high]
+        tenant = next(iter(turns))
+        turns.move_to_end(tenant)
+        waiter = next(iter(turns[tenant]))
+        self.remove(waiter)
+        return waiter
+
+    def remove(self, waiter: _Waiter) -> None:
+        """Take a message out of its queue, which keeps its turn."""
+        turns = self._turns[waiter.high]
+        queue = turns[waiter.tenant]
+        del queue[waiter]
+        if not queue:
+            del turns[waiter.tenant]
+        waiter.has_left = True
+        self.counts[waiter.high] -= 1
+        if not self:
+            self.clear()  # of those that left before
+
+    def without_place(self) -> _Waiter | None:
+        """The next message that needs a place, once; high priority first."""
+        for arrived in self._without_place.values():
+            while arrived:
+                waiter = arrived.popleft()
+                if not waiter.has_left:
+                    waiter.has_place = True
+                    return waiter
+        return None
+
+    def first(self) -> _Waiter | None:
+        """The message that waits longest."""
+        while self._arrived and self._arrived[0].has_left:
+            self._arrived.popleft()
+        return self._arrived[0] if self._arrived else None
+
+
 class TokenLease:
     """The tokens of one limit that this worker may spend, and the messages that wait for more."""
 
@@ -159,7 +254,7 @@ class TokenLease:
         self._tokens = 0
         self._until = 0
         self._empty_until = {True: 0, False: 0}  # for high priority, and for the others
-        self._waiters = TokenWaiters()
+        self._waiters = _Waiters()
         self._promised = PromisedTimes(rate.per_s)
         self._in_a_row = 0
         self._seen = 0
@@ -186,7 +281,7 @@ class TokenLease:
             answer(self._promise(tenant, now, high=high))
             return
         until = self._clock.elapsed() + self._patience_us
-        self._waiters.add(Waiter(tenant=tenant, high=high, answer=answer, until=until, has_place=returning))
+        self._waiters.add(_Waiter(tenant=tenant, high=high, answer=answer, until=until, has_place=returning))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="tidings-rate-limit")
         else:

@@ -83,6 +83,7 @@ async def test_a_rate_limited_message_does_not_hold_the_trial() -> None:
     ready = await sender.prepare()
     assert isinstance(ready, Call)
     assert ready.trial
+    assert ready.taken_at == sender.clock.elapsed(), "from then on its token grows old"
 
 
 async def test_a_message_that_waits_for_another_trial_takes_no_token() -> None:

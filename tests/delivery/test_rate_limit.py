@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from types import FrameType
 
 import msgspec
 import pytest
@@ -180,12 +182,97 @@ async def test_a_token_that_is_given_back_while_more_are_leased_is_not_lost() ->
     rows.gate = asyncio.Event()
     third = ask(limiter, "mail", TENANT)
     await elapse()
-    limiter.give_back("mail", TENANT)
-    limiter.give_back("mail", TENANT)
+    limiter.give_back("mail", TENANT, clock.elapsed())
+    limiter.give_back("mail", TENANT, clock.elapsed())
     rows.gate.set()
     await elapse(10_000)
     answers = [await third, *[await ask(limiter, "mail", TENANT, high=True) for _ in range(4)]]
     assert answers.count(None) == 4, "four in all, of which two were given back"
+
+
+@simulated
+async def test_tokens_that_are_given_back_late_are_lost() -> None:
+    """A circuit breaker opens: the claims of several seconds are given back together, and others take their tokens."""
+    clock = the_clock()
+    limiter, taken = RateLimiter(tables(), clock, RateLimits({"mail": Rate(10.0, burst=10)})), list[int]()
+    while clock.elapsed() < 5 * SECOND:
+        if await ask(limiter, "mail", "slow", returning=True) is None:
+            taken.append(clock.elapsed())
+    assert len(taken) > 50
+    for moment in taken:
+        limiter.give_back("mail", "slow", moment)
+    others = [ask(limiter, "mail", f"t{number}") for number in range(100)]
+    went = [each for each in others if each.done() and each.result() is None]
+    assert 5 <= len(went) <= 10, "those of the last second"
+    limiter.close()
+
+
+@simulated
+async def test_tokens_that_are_given_back_are_never_more_than_the_burst() -> None:
+    clock = the_clock()
+    limiter, taken = RateLimiter(tables(), clock, RateLimits({"mail": Rate(100.0, burst=5)})), 0
+    while clock.elapsed() < SECOND // 2:
+        taken += await ask(limiter, "mail", "slow", returning=True) is None
+    assert taken > 40
+    for _ in range(taken):
+        limiter.give_back("mail", "slow", clock.elapsed() - SECOND // 2)
+    others = [ask(limiter, "mail", f"t{number}") for number in range(100)]
+    assert sum(each.done() for each in others) == 5
+    limiter.close()
+
+
+@simulated
+async def test_a_burst_of_many_tenants_is_answered_in_many_turns_of_the_event_loop() -> None:
+    loop, answers, in_a_turn = asyncio.get_running_loop(), list[int | None](), list[int]()
+    limiter = RateLimiter(tables(), the_clock(), RateLimits({"mail": Rate(10.0, burst=10)}))
+
+    def count() -> None:
+        in_a_turn.append(len(answers) - sum(in_a_turn))
+        if len(in_a_turn) < 100:
+            loop.call_soon(count)
+
+    for tenant in range(250):
+        for _ in range(4):
+            limiter.enter("mail", f"t{tenant}", answers.append, high=False, returning=False)
+    count()
+    await elapse(2 * SECOND)
+    assert len(answers) == 1_000
+    assert max(in_a_turn) <= 64 + 2, "and two tokens of a lease"
+    places = sorted(until for until in answers if until is not None)
+    assert places[-1] - places[0] > 90 * SECOND, "spread at the rate of the limit"
+
+
+@simulated
+async def test_messages_that_wait_cost_a_new_one_nothing() -> None:
+    """A message that arrives wakes the limiter up, which looks at no other message again."""
+    limiter = RateLimiter(tables(), the_clock(), RateLimits({"mail": Rate(0.1)}), patience_us=60 * SECOND)
+    assert await ask(limiter, "mail", TENANT) is None
+
+    async def steps() -> int:
+        """How many functions are called for one more message."""
+        calls = 0
+
+        def count(_frame: FrameType, _event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            ask(limiter, "mail", "single", returning=True)
+            await elapse()
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    ask(limiter, "mail", "t0", returning=True)
+    await elapse()
+    alone = await steps()
+    for tenant in range(1_000):
+        ask(limiter, "mail", f"t{tenant}", returning=True)
+    await elapse()
+    assert await steps() < 2 * alone
+    limiter.close()
 
 
 async def test_many_tenants_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +323,7 @@ class Senders:
             until = await ask(limiter, "mail", tenant, high=high, returning=returning)
             assert self._clock.elapsed() - begun <= 2 * rate_limit.PATIENCE_US + 600_000, "an answer comes soon"
             if until is None and self._chance.random() < 0.1:
-                limiter.give_back("mail", tenant)
+                limiter.give_back("mail", tenant, self._clock.elapsed())
             elif until is None:
                 self.went.append((self._clock.elapsed(), tenant))
                 return

@@ -149,7 +149,7 @@ async def test_a_message_that_is_ready_while_the_worker_stops_returns_its_token(
         ready(self, send)
 
     monkeypatch.setattr(Pipeline, "_ready", stop_first)
-    monkeypatch.setattr(RateLimiter, "give_back", lambda _, provider, __: returned.append(provider))
+    monkeypatch.setattr(RateLimiter, "give_back", lambda _, provider, __, ___: returned.append(provider))
     await world.put_user(ada())
     world.start(world.worker({"mail": mail}, ONE_TOKEN))
     await world.notify(words("n-1"))

@@ -3,7 +3,7 @@
 The token bucket of a limit is one row that all workers share. A worker leases tokens in advance by compare-and-set and
 spends them by itself, so that the store is asked a few times a second, not for each message. Leased tokens that are
 not spent within a second are lost: a limit is kept, not used up. A part of the bucket is for high priority alone,
-whichever worker the message is at.
+whichever worker the message is at. A message that is not sent returns its token only within a second, too.
 
 A message that can have a token within a moment waits here, and tokens are dealt by priority and tenant. One that has to
 wait longer gets the time when its turn may be, in the queue of its tenant and priority: nobody waits behind another
@@ -12,7 +12,7 @@ tenant's bulk.
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import msgspec
@@ -21,7 +21,16 @@ from tidings.clock import Clock
 from tidings.delivery.rows import encode, read
 from tidings.domain.errors import NotOwner, StoreError
 from tidings.domain.fleet import is_set_back
-from tidings.domain.notifications.rate_limit import Bucket, Rate, filled, next_at, take
+from tidings.domain.notifications.rate_limit import (
+    IN_A_ROW_MAX,
+    SECOND_US,
+    Bucket,
+    PromisedTimes,
+    Rate,
+    filled,
+    next_at,
+    take,
+)
 from tidings.domain.notifications.tables import SHARED
 from tidings.ports.tables import ChangeGroup, Put, RowKey, Tables
 
@@ -31,12 +40,11 @@ RETENTION_US = 3_600_000_000
 TRIES_MAX = 8
 PATIENCE_US = 500_000  # a message that may have a token within this time waits for it
 WAITERS_MAX = 32  # of one queue: waiting messages hold slots
+BOUNCED_MAX = 64  # how many messages get a place in one turn of the event loop
 LEASES_MAX = 1_000  # of one worker; more only if so many are in use
 PAUSE_US_MIN = 1_000
 RETRY_US = 250_000  # while the store is away
 RESERVED_SHARE = 4  # one in so many tokens of a burst is for high priority alone
-IN_A_ROW_MAX = 4  # how many of high priority go before one of the others
-SECOND_US = 1_000_000
 
 Answer = Callable[[int | None], None]  # None: the message may go; otherwise from when on it may
 
@@ -84,17 +92,19 @@ class RateLimiter:
         A message that was told a time and returns does not queue again.
         """
         leases = self._of(provider, tenant)
-        self._enter_next(leases, 0, tenant, answer, high=high, returning=returning)
+        self._enter_next(leases, 0, tenant, answer, 0, high=high, returning=returning)
 
     @property
     def is_unlimited(self) -> bool:
         """Whether any message may go at once: there is no limit at all."""
         return self._limits.is_empty
 
-    def give_back(self, provider: str, tenant: str) -> None:
-        """A message that might have gone does not: another may."""
-        for lease in self._of(provider, tenant):
-            lease.give_back()
+    def give_back(self, provider: str, tenant: str, taken_at: int) -> None:
+        """A message that might have gone since a moment of elapsed time does not: another may."""
+        for key, _ in self._limits.of(provider, tenant):
+            lease = self._leases.get(key)
+            if lease is not None:
+                lease.give_back(taken_at)
 
     def close(self) -> None:
         """Stop: those that wait get no answer."""
@@ -120,45 +130,115 @@ class RateLimiter:
                 del self._leases[key]
 
     def _enter_next(
-        self, leases: "list[TokenLease]", number: int, tenant: str, answer: Answer, *, high: bool, returning: bool
+        self,
+        leases: "list[TokenLease]",
+        number: int,
+        tenant: str,
+        answer: Answer,
+        taken_at: int,
+        *,
+        high: bool,
+        returning: bool,
     ) -> None:
-        """Take a token of each limit in turn; if one has none, give those back that were taken."""
+        """Take a token of each limit in turn; if one has none, give those back that were taken, at a moment."""
         if number == len(leases):
             answer(None)
             return
 
         def answered(until: int | None) -> None:
             if until is None:
-                self._enter_next(leases, number + 1, tenant, answer, high=high, returning=returning)
+                moment = self._clock.elapsed()
+                self._enter_next(leases, number + 1, tenant, answer, moment, high=high, returning=returning)
                 return
             for lease in leases[:number]:
-                lease.give_back()
+                lease.give_back(taken_at)
             answer(until)
 
         leases[number].enter(tenant, answered, high=high, returning=returning)
 
 
-class _Waiter(msgspec.Struct, gc=False):
-    """A message that waits for a token, until a moment of elapsed time; `has_turn` once it has a place in its queue."""
+class _Waiter(msgspec.Struct, eq=False, gc=False, kw_only=True):
+    """A message that waits for a token, until a moment of elapsed time; `has_place` once it has one in its queue."""
 
+    tenant: str
+    high: bool
     answer: Answer
     until: int
-    has_turn: bool
+    has_place: bool
+    has_left: bool = False
 
 
-class _Queue:
-    """The messages of one tenant and priority: those that wait here, and the times that were promised to others."""
+class _Waiters:
+    """Messages in a queue for each tenant and priority. All wait equally long at most: who comes first, ends first.
 
-    def __init__(self, *, high: bool) -> None:
-        self.high = high
-        self.waiting: deque[_Waiter] = deque()
-        self.promised: deque[int] = deque()
+    Every step takes the same time, however many wait.
+    """
 
-    def until(self, now: int) -> int:
-        """The last of the promised times that are still to come."""
-        while self.promised and self.promised[0] <= now:
-            self.promised.popleft()
-        return self.promised[-1] if self.promised else now
+    def __init__(self) -> None:
+        self.counts = {True: 0, False: 0}  # of high priority, and of the others
+        self._turns: dict[bool, OrderedDict[str, dict[_Waiter, None]]] = {True: OrderedDict(), False: OrderedDict()}
+        self._without_place: dict[bool, deque[_Waiter]] = {True: deque(), False: deque()}
+        self._arrived: deque[_Waiter] = deque()
+
+    def clear(self) -> None:
+        """Forget all."""
+        for high in (True, False):
+            self.counts[high] = 0
+            self._turns[high].clear()
+            self._without_place[high].clear()
+        self._arrived.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.counts[True] or self.counts[False])
+
+    def queued(self, tenant: str, *, high: bool) -> int:
+        """How many messages wait in a queue."""
+        return len(self._turns[high].get(tenant, ()))
+
+    def add(self, waiter: _Waiter) -> None:
+        """Add a message to the end of its queue."""
+        self._turns[waiter.high].setdefault(waiter.tenant, {})[waiter] = None
+        self._arrived.append(waiter)
+        if not waiter.has_place:
+            self._without_place[waiter.high].append(waiter)
+        self.counts[waiter.high] += 1
+
+    def take(self, *, high: bool) -> _Waiter:
+        """Take the first message of the queue whose turn it is. This queue goes behind the others."""
+        turns = self._turns[high]
+        tenant = next(iter(turns))
+        turns.move_to_end(tenant)
+        waiter = next(iter(turns[tenant]))
+        self.remove(waiter)
+        return waiter
+
+    def remove(self, waiter: _Waiter) -> None:
+        """Take a message out of its queue, which keeps its turn."""
+        turns = self._turns[waiter.high]
+        queue = turns[waiter.tenant]
+        del queue[waiter]
+        if not queue:
+            del turns[waiter.tenant]
+        waiter.has_left = True
+        self.counts[waiter.high] -= 1
+        if not self:
+            self.clear()  # of those that left before
+
+    def without_place(self) -> _Waiter | None:
+        """The next message that needs a place, once; high priority first."""
+        for arrived in self._without_place.values():
+            while arrived:
+                waiter = arrived.popleft()
+                if not waiter.has_left:
+                    waiter.has_place = True
+                    return waiter
+        return None
+
+    def first(self) -> _Waiter | None:
+        """The message that waits longest."""
+        while self._arrived and self._arrived[0].has_left:
+            self._arrived.popleft()
+        return self._arrived[0] if self._arrived else None
 
 
 class TokenLease:
@@ -174,8 +254,8 @@ class TokenLease:
         self._tokens = 0
         self._until = 0
         self._empty_until = {True: 0, False: 0}  # for high priority, and for the others
-        self._queues: dict[tuple[bool, str], _Queue] = {}
-        self._turns: dict[bool, dict[str, _Queue]] = {True: {}, False: {}}  # queues in which messages wait, in order
+        self._waiters = _Waiters()
+        self._promised = PromisedTimes(rate.per_s)
         self._in_a_row = 0
         self._seen = 0
         self._wake = asyncio.Event()
@@ -185,44 +265,44 @@ class TokenLease:
     @property
     def is_idle(self) -> bool:
         """Whether no message waits, and no time that was promised is still to come."""
-        now = self._clock.now()
-        return self._task is None and all(queue.until(now) <= now for queue in self._queues.values())
+        return self._task is None and self._promised.is_over(self._clock.now())
 
     def enter(self, tenant: str, answer: Answer, *, high: bool, returning: bool) -> None:
         """Spend a token for a message, now or within a moment, or answer when its turn may be."""
         if self._is_closed:
             return
         now = self._see()
-        queue = self._queues.get((high, tenant))
-        is_long = queue is not None and not returning and queue.until(now) > now + self._patience_us
-        if self._tokens and not is_long and not self._turns[True] and not self._turns[False]:
+        is_long = not returning and self._promised.last(tenant, high=high) > now + self._patience_us
+        if self._tokens and not is_long and not self._waiters:
             self._spend(high=high)
             answer(None)
             return
-        if queue is None:
-            queue = self._queues[high, tenant] = _Queue(high=high)
-        if is_long or len(queue.waiting) >= WAITERS_MAX:
-            answer(self._promise(queue, now))
+        if is_long or self._waiters.queued(tenant, high=high) >= WAITERS_MAX:
+            answer(self._promise(tenant, now, high=high))
             return
-        queue.waiting.append(_Waiter(answer, self._clock.elapsed() + self._patience_us, returning))
-        self._turns[high].setdefault(tenant, queue)
+        until = self._clock.elapsed() + self._patience_us
+        self._waiters.add(_Waiter(tenant=tenant, high=high, answer=answer, until=until, has_place=returning))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="tidings-rate-limit")
         else:
             self._wake.set()
 
-    def give_back(self) -> None:
-        """A token that was taken and is not spent."""
-        self._tokens += 1
-        self._deal()
+    def give_back(self, taken_at: int) -> None:
+        """A token that was taken at a moment of elapsed time and is not spent; an old one is lost.
+
+        Claims that waited long and are given back together would exceed the limit several times over.
+        """
+        if self._clock.elapsed() - taken_at < SPEND_US:
+            self._tokens = min(self._tokens + 1, self._rate.burst)
+            self._deal()
 
     def close(self) -> None:
         """Stop: those that wait get no answer."""
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
-        self._queues.clear()
-        self._turns = {True: {}, False: {}}
+        self._waiters.clear()
+        self._promised.clear()
 
     def _see(self) -> int:
         """The time. If the clock was set back, all times before count no more."""
@@ -230,8 +310,7 @@ class TokenLease:
         if is_set_back(self._seen, now):
             self._until = 0
             self._empty_until = {True: 0, False: 0}
-            for queue in self._queues.values():
-                queue.promised.clear()
+            self._promised.clear()
         self._seen = now
         if now >= self._until:
             self._tokens = 0
@@ -243,24 +322,24 @@ class TokenLease:
         A message that arrives meanwhile wakes this up: tokens may be left for its priority.
         """
         try:
-            while self._turns[True] or self._turns[False]:
+            while self._waiters:
                 self._wake.clear()
                 await self._fill()
                 self._deal()
-                self._bounce()
-                if (left_us := self._pause_us()) is not None:
+                if self._bounce():
+                    await asyncio.sleep(0)
+                elif (left_us := self._pause_us()) is not None:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(max(PAUSE_US_MIN, left_us) / SECOND_US):
                             await self._wake.wait()
         finally:
             self._task = None
-            self._drop_queues(self._clock.now())
 
     async def _fill(self) -> None:
         """Lease tokens for each priority that waits, if there may be any."""
         for high in (True, False):
             now = self._see()
-            if self._turns[high] and not self._tokens and now >= self._empty_until[high]:
+            if self._waiters.counts[high] and not self._tokens and now >= self._empty_until[high]:
                 try:
                     await self._lease(now, high=high)
                 except (StoreError, NotOwner):
@@ -268,70 +347,50 @@ class TokenLease:
                 if is_set_back(now, self._clock.now()):  # while the store was asked: the times that it gave are wrong
                     self._until, self._empty_until[high] = 0, 0
 
-    def _bounce(self) -> None:
+    def _bounce(self) -> bool:
         """Answer those that cannot have a token within their time, with the time when their turn may be.
 
-        All leave before the first is answered: an answer may lead to new messages here.
+        It returns whether some are left for another turn of the event loop. All leave before the first is answered: an
+        answer may lead to new messages here.
         """
         now, elapsed = self._see(), self._clock.elapsed()
         bounced: list[tuple[Answer, int]] = []
-        for turns in self._turns.values():
-            for tenant, queue in list(turns.items()):
-                staying = deque[_Waiter]()
-                for waiter in queue.waiting:
-                    place = now
-                    if not waiter.has_turn:
-                        waiter.has_turn = True
-                        place = self._promise(queue, now)
-                    if place > now + self._patience_us:
-                        # High priority returns a little early: it gets its token before those that are less urgent.
-                        bounced.append((waiter.answer, place - self._patience_us // 2 if queue.high else place))
-                    elif elapsed >= waiter.until:
-                        bounced.append((waiter.answer, self._promise(queue, now)))
-                    else:
-                        staying.append(waiter)
-                queue.waiting = staying
-                if not staying:
-                    del turns[tenant]
+        is_done = False
+        for _ in range(BOUNCED_MAX):
+            if (waiter := self._waiters.without_place()) is not None:
+                place = self._promise(waiter.tenant, now, high=waiter.high)
+                if place <= now + self._patience_us:
+                    continue
+                # High priority returns a little early: it gets its token before those that are less urgent.
+                place -= self._patience_us // 2 if waiter.high else 0
+            elif (waiter := self._waiters.first()) is not None and elapsed >= waiter.until:
+                place = self._promise(waiter.tenant, now, high=waiter.high)
+            else:
+                is_done = True
+                break
+            self._waiters.remove(waiter)
+            bounced.append((waiter.answer, place))
         for answer, place in bounced:
             answer(place)
+        return not is_done
 
     def _pause_us(self) -> int | None:
         """How long nothing can happen here; None if nobody waits."""
-        now, elapsed = self._clock.now(), self._clock.elapsed()
-        waiting = [queue for turns in self._turns.values() for queue in turns.values()]
-        if not waiting:
+        first = self._waiters.first()
+        if first is None:
             return None
-        ends = min(waiter.until for queue in waiting for waiter in queue.waiting) - elapsed
-        return min(ends, min(self._empty_until[queue.high] for queue in waiting) - now)
+        empty_until = min(self._empty_until[high] for high, count in self._waiters.counts.items() if count)
+        return min(first.until - self._clock.elapsed(), empty_until - self._clock.now())
 
-    def _promise(self, queue: _Queue, now: int) -> int:
-        """The next time in a queue, behind those of other queues that come before it if all take turns."""
-        self._drop_queues(now, queue)
-        number = len(queue.promised) + 1
-        alike = sum(min(len(each.promised), number) for each in self._queues.values() if each.high == queue.high)
-        others = sum(len(each.promised) for each in self._queues.values() if each.high != queue.high)
-        before = alike + min(others, alike // IN_A_ROW_MAX if queue.high else (alike + 1) * IN_A_ROW_MAX)
-        place = max(self._empty_until[queue.high], now) + int(before * SECOND_US / self._rate.per_s)
-        queue.promised.append(max(place, queue.until(now)))
-        return queue.promised[-1]
-
-    def _drop_queues(self, now: int, but: _Queue | None = None) -> None:
-        """Forget the queues in which nobody waits, and whose promised times are over."""
-        for key, each in list(self._queues.items()):
-            if each.until(now) <= now and not each.waiting and each is not but:
-                del self._queues[key]
+    def _promise(self, tenant: str, now: int, *, high: bool) -> int:
+        return self._promised.promise(tenant, now, max(self._empty_until[high], now), high=high)
 
     def _deal(self) -> None:
         """Give the tokens to those whose turn it is."""
-        while self._tokens and (self._turns[True] or self._turns[False]):
-            high = bool(self._turns[True]) and (not self._turns[False] or self._in_a_row < IN_A_ROW_MAX)
-            turns = self._turns[high]
-            tenant = next(iter(turns))
-            queue = turns.pop(tenant)
-            waiter = queue.waiting.popleft()
-            if queue.waiting:
-                turns[tenant] = queue  # behind the others
+        counts = self._waiters.counts
+        while self._tokens and self._waiters:
+            high = bool(counts[True]) and (not counts[False] or self._in_a_row < IN_A_ROW_MAX)
+            waiter = self._waiters.take(high=high)
             self._spend(high=high)
             waiter.answer(None)
 
@@ -345,7 +404,7 @@ class TokenLease:
         A bucket that is ahead of a clock that was set back is rewritten even if nothing is taken: it would never fill.
         """
         portion = max(1, min(self._rate.burst, int(self._rate.per_s * LEASE_S)))
-        urgent = sum(len(queue.waiting) for queue in self._turns[True].values())
+        urgent = self._waiters.counts[True]
         wanted, left = (min(portion, max(1, urgent + urgent // IN_A_ROW_MAX)), 0) if high else (portion, self._reserved)
         for _ in range(TRIES_MAX):
             [row] = await self._tables.get([self._key], now)
@@ -359,6 +418,6 @@ class TokenLease:
             [result] = await self._tables.commit([ChangeGroup((put,))], now)
             if result.version and given:
                 self._see()  # tokens may have been given back meanwhile
-                self._tokens, self._until = self._tokens + given, now + SPEND_US
+                self._tokens, self._until = min(self._tokens + given, self._rate.burst), now + SPEND_US
                 return
         self._empty_until[high] = now + int(SECOND_US / self._rate.per_s)

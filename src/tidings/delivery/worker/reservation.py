@@ -39,7 +39,8 @@ logger = logging.getLogger("tidings.delivery")
 class Call(msgspec.Struct, eq=False):
     """One message for one address, and its provider; `number` is that of the device, 0 if there are not several.
 
-    `trial` says that it is the trial call of a half-open circuit breaker.
+    `trial` says that it is the trial call of a half-open circuit breaker; `taken_at` is the moment of elapsed time at
+    which it got its rate limit tokens.
     """
 
     send: "PendingSend"
@@ -50,6 +51,7 @@ class Call(msgspec.Struct, eq=False):
     provider: str = ""
     trial: bool = False
     has_begun: bool = False
+    taken_at: int = 0
 
     @property
     def breaker(self) -> RowKey:
@@ -287,6 +289,7 @@ class Reservation:
             return
 
         def answered(until: int | None) -> None:
+            call.taken_at = self._clock.elapsed()
             if until is not None:
                 self._wait(send, Defer(until, "rate_limited"))
             elif chosen.breaker == "due":
@@ -313,7 +316,7 @@ class Reservation:
                 call.trial = True
                 self._go(call)
             else:
-                self._router.limiter.give_back(chosen.provider, to.tenant)
+                self._router.limiter.give_back(chosen.provider, to.tenant, call.taken_at)
                 opened = msgspec.structs.replace(chosen, breaker="open", until=self._clock.now() + SPREAD_US)
                 self._choose(call, [opened if each is chosen else each for each in options])
 

@@ -161,7 +161,7 @@ class Sender:
         """Leave the tokens and trial calls of calls that are not made to other messages."""
         unmade = [call for call in calls if not call.has_begun]
         for call in unmade:
-            self._router.limiter.give_back(call.provider, call.send.to.tenant)
+            self._router.limiter.give_back(call.provider, call.send.to.tenant, call.taken_at)
         trials = [call.breaker for call in unmade if call.trial]
         if trials:
             self._start(self._return_trials(trials))

@@ -61,8 +61,8 @@ class Settlement(msgspec.Struct, eq=False, gc=False):
 
     `send` is set if it was claimed. `again` loads the record once more afterwards, `numbers` counts turns whose ids
     were taken, `without_command` says that its schedule is there already or is not accepted. `called` is reported
-    once it is written. One that was decided at `decided_at`, by the monotonic clock, is decided again if it is not
-    written soon.
+    once it is written. `decided_at` is the monotonic time at which an inbox delivery was decided and got its rate limit
+    tokens: if it is not written soon, it is decided again.
     """
 
     record: JobRecord
@@ -248,7 +248,8 @@ class Settlements:
     def _return_token(self, settlement: Settlement) -> None:
         """An inbox entry that is not written leaves its token to other messages."""
         if settlement.called is not None:
-            self._router.limiter.give_back(settlement.called.provider, settlement.context.tenant)
+            provider, tenant = settlement.called.provider, settlement.context.tenant
+            self._router.limiter.give_back(provider, tenant, settlement.decided_at or 0)
 
     def _fail(self, settlement: Settlement, error: Exception) -> None:
         self._return_token(settlement)

@@ -77,6 +77,7 @@ class SimulatedDelivery:
         sources = {name: source for (_, name), source in self._worker._consumer._sources.items()}
         return all(
             name in sources
+            and len(sources[name].partitions) == len(after)  # it looks up where to begin before it has them
             and all(each.settled_until >= after[number] for number, each in sources[name].partitions.items())
             for name, after in ends.items()
             if name in TOPICS and any(after)

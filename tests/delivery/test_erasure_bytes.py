@@ -137,10 +137,10 @@ async def send_everything(world: World, services: NotificationServices, name: st
 async def test_no_byte_of_an_erased_user_is_left(node: tuple[World, Bytes], tmp_path: Path) -> None:
     world, everything = node
     services = NotificationServices(world.store.tables, world.engine, world.clock)
-    files = FileProvider(Settings(terminal=False), world.clock, tmp_path)
     text, push, mail = Recorder("sms"), Recorder("push"), Recorder("email")
     text.answer = push.answer = mail.answer = failing
     inbox = InAppProvider(InAppSettings())
+    files = FileProvider(Settings(terminal=False), world.clock, tmp_path, (text, push, mail, inbox))
     providers: dict[str, Provider] = {"mail": mail, "text": text, "push": push, "in_app": inbox, "files": files}
     services.erasure.erasable = {"files": files}
     world.start(world.worker(providers, SLOW_RETRY))

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tidings.edges.cli.client import Client
 pytestmark = [pytest.mark.slow]
 
 STOP_S = 8.0
+REPLACED_S = 60.0
 TURNS = 40
 
 _numbers = itertools.count(1)
@@ -93,10 +95,18 @@ def test_a_killed_process_is_started_again_and_a_hangup_replaces_all_one_by_one(
     assert eventually(lambda: len(members(node)) == 2 and killed not in members(node)), node.log
     node.logged(r"(?s)process 2 serves.*process 2 serves")
     before = members(node)
-    node.process.send_signal(signal.SIGHUP)
+
+    def is_replacing() -> bool:
+        if "replacing 2 processes" not in node.log:
+            node.process.send_signal(signal.SIGHUP)  # without effect until the supervisor knows that both serve
+        return "replacing 2 processes" in node.log
+
+    assert eventually(is_replacing), node.log
+    give_up_at = time.monotonic() + REPLACED_S
     while not re.search("replaced all processes", node.log):
         client.call("GET", "/healthz")  # the port is never unattended
         assert node.process.poll() is None, node.log
+        assert time.monotonic() < give_up_at, node.log
     assert not set(before) & set(members(node))
     ready(node)
     assert "Traceback" not in node.log, node.log
